@@ -1,0 +1,40 @@
+# Everything a developer or a CI job runs. `make` alone lists the targets.
+PYTHON ?= python3
+READY := .venv/.ready
+
+# A stamp counts only while its interpreter runs and the tree is where it was: see scripts/venv.sh.
+STALE := $(shell { [ "$$(cat $(READY))" = "$$(pwd -P)" ] && .venv/bin/python -c ""; } \
+	2>/dev/null || echo stale)
+
+.PHONY: help demo test test-all check bench serve clean stale
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+
+$(READY): pyproject.toml scripts/venv.sh $(STALE)
+	@PYTHON="$(PYTHON)" sh scripts/venv.sh
+
+demo: $(READY) ## check the contracts on your machine
+	.venv/bin/rollbook contracts check
+
+test: $(READY) ## run the quick tests
+	.venv/bin/pytest -m "not slow"
+
+test-all: $(READY) ## run every test
+	.venv/bin/pytest
+
+check: $(READY) ## lint, formatting, types, who may import whom
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+bench: $(READY) ## run the benchmarks
+	.venv/bin/python -m benchmarks
+
+serve: ## start the server (not in this release)
+	@echo "rollbook: this release has no server yet, so there is nothing to serve" >&2; exit 2
+
+clean: ## remove everything the targets above made
+	rm -rf .venv .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

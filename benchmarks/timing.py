@@ -1,0 +1,43 @@
+"""Measuring: interleaved repetitions, best of several, CPU time or wall time; and printing a claim with its bar."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+def best(
+    runs: Mapping[str, Callable[[], object]],
+    *,
+    repeats: int,
+    clock: Callable[[], float] = time.process_time,
+) -> dict[str, float]:
+    """Seconds of the best repetition of each; repetitions take turns, so a noisy moment hits all of them."""
+    seconds = dict.fromkeys(runs, float("inf"))
+    for _ in range(repeats):
+        for name, run in runs.items():
+            start = clock()
+            run()
+            seconds[name] = min(seconds[name], clock() - start)
+    return seconds
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One measured ratio beside the bar it should meet."""
+
+    name: str
+    value: float
+    bar: float
+    unit: str
+    at_most: bool = False
+
+    @property
+    def met(self) -> bool:
+        return self.value <= self.bar if self.at_most else self.value >= self.bar
+
+    def __str__(self) -> str:
+        sign = "<=" if self.at_most else ">="
+        verdict = "met" if self.met else "MISSED"
+        return f"  {verdict:6}  {self.name}: {self.value:.2f} {self.unit} (bar {sign} {self.bar:g})"

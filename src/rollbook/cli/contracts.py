@@ -1,0 +1,221 @@
+"""`rollbook contracts …`: check, show and convert rollout artifacts and trainer batches."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rollbook.cli.output import print_findings, print_json
+
+if TYPE_CHECKING:
+    from rollbook.contracts.batch import TrainerBatch
+    from rollbook.contracts.rollout import RolloutTable
+    from rollbook.contracts.rules import ContractRules
+
+app = typer.Typer(
+    help="Check, show and convert rollout artifacts and trainer batches.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Compatible = Annotated[
+    bool,
+    typer.Option(
+        "--compatible",
+        help="Accept what the reference accepts: ids with separators in them, non-finite numbers, "
+        "one revision described twice.",
+    ),
+]
+File = Annotated[
+    Path,
+    typer.Argument(
+        exists=True,
+        dir_okay=False,
+        help="JSON (an artifact, a batch, a list of either, or an object with `artifacts` and "
+        "`batches`), JSONL (.jsonl, .ndjson), or a saved table.",
+    ),
+]
+
+
+def _rules(compatible: bool) -> ContractRules:
+    from rollbook.contracts.rules import COMPATIBLE, STRICT
+
+    return COMPATIBLE if compatible else STRICT
+
+
+@app.command()
+def check(
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            exists=True,
+            dir_okay=False,
+            help="A file to check (JSON, JSONL or a table); without one, the reference loop is run.",
+        ),
+    ] = None,
+    compatible: Compatible = False,
+    as_json: AsJson = False,
+) -> None:
+    """Verify every digest and rule in a file, or run the reference loop.
+
+    Prints one line per record or criterion, and every violation. Exit code 0 only if all is green.
+    """
+    from rollbook.contracts.check import check_file
+    from rollbook.contracts.reference_loop import check_reference_loop
+
+    findings = (
+        check_reference_loop() if path is None else check_file(path, rules=_rules(compatible))
+    )
+    print_findings(findings, as_json=as_json)
+
+
+def _read(path: Path, compatible: bool) -> tuple[RolloutTable, list[TrainerBatch]]:
+    """Everything in a file; the first record that is refused stops the command."""
+    from rollbook.contracts.batch import TrainerBatch
+    from rollbook.contracts.rollout import RolloutArtifact, RolloutTable
+    from rollbook.contracts.table_file import is_table_file, open_table
+    from rollbook.contracts.wire import read_file
+
+    if is_table_file(path):
+        return open_table(path), []
+    artifacts, batches = [], []
+    for entry in read_file(path, rules=_rules(compatible)):
+        if entry.problem is not None:
+            raise entry.problem
+        if isinstance(entry.record, RolloutArtifact):
+            artifacts.append(entry.record)
+        elif isinstance(entry.record, TrainerBatch):
+            batches.append(entry.record)
+    return RolloutTable.from_artifacts(artifacts), batches
+
+
+@app.command()
+def show(
+    path: File,
+    limit: Annotated[int, typer.Option(min=0, help="Rollouts to list; 0 for all.")] = 20,
+    compatible: Compatible = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the rollouts and batches in a file: who made them, how long they are, their digests."""
+    table, batches = _read(path, compatible)
+    rows = [
+        {
+            "artifact_id": artifact.artifact_id,
+            "revision": artifact.source_policy_revision.revision_id,
+            "environment": artifact.environment.storage_key,
+            "task": artifact.task_id,
+            "samples": artifact.token_count,
+            "reward_sum": artifact.reward_sum,
+            "termination": str(artifact.termination_reason),
+            "artifact_digest": artifact.artifact_digest,
+        }
+        for artifact in (table[:limit] if limit else table)
+    ]
+    made = [
+        {
+            "batch_id": batch.batch_id,
+            "target": batch.policy_lineage.target_revision.revision_id,
+            "rollouts": batch.rollout_count,
+            "tokens": batch.token_count,
+            "reward_sum": batch.reward_sum,
+            "batch_digest": batch.batch_digest,
+        }
+        for batch in batches
+    ]
+    summary = {"rollouts": len(table), "samples": table.sample_count, "root": table.root}
+    if as_json:
+        print_json({**summary, "listed": rows, "batches": made})
+        return
+    _print_table(f"{len(table)} rollouts, {table.sample_count} samples, root {table.root}", rows)
+    if len(rows) < len(table):
+        typer.echo(f"… {len(table) - len(rows)} more; --limit 0 lists all")
+    if made:
+        _print_table(f"{len(made)} batches", made)
+
+
+def _print_table(title: str, rows: list[dict[str, object]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title=title, title_justify="left", box=None, header_style="bold")
+    for name in rows[0] if rows else ():
+        shown.add_column(
+            name, justify="right" if isinstance(rows[0][name], int | float) else "left"
+        )
+    for row in rows:
+        shown.add_row(*(f"{v:.6g}" if isinstance(v, float) else str(v) for v in row.values()))
+    Console().print(shown)
+
+
+@app.command()
+def convert(
+    path: File,
+    output: Annotated[
+        Path, typer.Argument(help="Where to: `.json`, `.jsonl`, or anything else for a table.")
+    ],
+    reference_only: Annotated[
+        bool,
+        typer.Option(
+            "--reference-only",
+            help="Write only the keys the reference knows; refuses rollouts that need more.",
+        ),
+    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing output.")] = False,
+    compatible: Compatible = False,
+) -> None:
+    """Turn JSON into a table that memory-maps, or a table into JSON. Digests are checked on the way."""
+    from rollbook.contracts.table_file import save_table
+    from rollbook.contracts.wire import write_file
+
+    table, batches = _read(path, compatible)
+    if output.suffix in (".json", ".jsonl", ".ndjson"):
+        write_file(table, batches, output, reference_only=reference_only, replace=replace)
+    else:
+        _no_batches(batches)
+        save_table(table, output, replace=replace)
+    typer.echo(f"{output}: {len(table)} rollouts, {len(batches)} batches, root {table.root}")
+
+
+def _no_batches(batches: list[TrainerBatch]) -> None:
+    from rollbook.errors import ConfigurationError
+
+    if batches:
+        raise ConfigurationError(
+            message=f"a table holds rollouts, not batches, and {len(batches)} would be lost; "
+            "convert to .json or .jsonl, or take the batches out first"
+        )
+
+
+class GraphFormat(StrEnum):
+    json = "json"
+    dot = "dot"
+
+
+@app.command()
+def lineage(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            exists=True, dir_okay=False, help="Files with the rollouts and batches to join."
+        ),
+    ],
+    output_format: Annotated[
+        GraphFormat,
+        typer.Option("--format", help="`dot` is for Graphviz: `… --format dot | dot -Tsvg`."),
+    ] = GraphFormat.json,
+    compatible: Compatible = False,
+) -> None:
+    """Print the lineage graph of files: revisions, checkpoints, rollouts, and the batches made of them."""
+    from rollbook.contracts.graph import LineageGraph
+
+    graph = LineageGraph()
+    for path in paths:
+        table, batches = _read(path, compatible)
+        graph.add_table(table)
+        for batch in batches:
+            graph.add_batch(batch)
+    typer.echo(graph.to_dot() if output_format is GraphFormat.dot else graph.to_json().decode())

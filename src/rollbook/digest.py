@@ -1,0 +1,129 @@
+"""The only hashing in Rollbook: canonical bytes, full SHA-256, Merkle trees, and checksums of stored bytes.
+
+Canonical bytes are a type tag and a length before every value, so no two different values share an encoding:
+
+    None  n                 bool  t | f            int   i + 16 bytes little-endian two's complement
+    float d + 8 bytes       str   s + u64 + UTF-8  bytes b + u64 + bytes
+    list  l + u64 + items   dict  m + u64 + (key, value) pairs in UTF-8 order of the keys
+
+A digest always starts with its domain, a `str`, so that records of different kinds can never be confused.
+Merkle trees follow RFC 6962: leaves and inner nodes are hashed under different prefixes, and an odd last
+node is carried up unchanged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import xxhash
+
+Plain: TypeAlias = "bool | int | float | str | bytes | Sequence[Plain] | Mapping[str, Plain] | None"
+
+_U64 = struct.Struct("<Q")
+_F64 = struct.Struct("<d")
+_LEAF, _NODE = b"\x00", b"\x01"
+
+
+def canonical_text(utf8: bytes) -> bytes:
+    return b"s" + _U64.pack(len(utf8)) + utf8
+
+
+def canonical_count(tag: bytes, count: int) -> bytes:
+    """The opening of a list (`l`), dict (`m`) or bytes (`b`) of `count` entries."""
+    return tag + _U64.pack(count)
+
+
+def canonical(value: Plain) -> bytes:
+    """The one byte string that stands for `value`."""
+    if value is None:
+        return b"n"
+    if isinstance(value, bool):
+        return b"t" if value else b"f"
+    if isinstance(value, int):
+        return b"i" + value.to_bytes(16, "little", signed=True)
+    if isinstance(value, float):
+        return b"d" + _F64.pack(value)
+    if isinstance(value, str):
+        return canonical_text(value.encode())
+    if isinstance(value, bytes):
+        return canonical_count(b"b", len(value)) + value
+    if isinstance(value, Mapping):
+        pairs = sorted((key.encode(), item) for key, item in value.items())
+        body = b"".join(canonical_text(key) + canonical(item) for key, item in pairs)
+        return canonical_count(b"m", len(pairs)) + body
+    return canonical_count(b"l", len(value)) + b"".join(map(canonical, value))
+
+
+def digest_of(domain: str, value: Plain) -> str:
+    """SHA-256 (64 hex digits) of a plain value under a domain."""
+    return hashlib.sha256(canonical(domain) + canonical(value)).hexdigest()
+
+
+def checksum(data: memoryview | bytes) -> str:
+    """Fast checksum of stored bytes: notices damage, proves nothing. Digests are what prove."""
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def _leaf_hashes(leaves: Sequence[bytes]) -> list[bytes]:
+    return [hashlib.sha256(_LEAF + leaf).digest() for leaf in leaves]
+
+
+def _level_above(level: list[bytes]) -> list[bytes]:
+    above = [
+        hashlib.sha256(_NODE + left + right).digest()
+        for left, right in zip(level[::2], level[1::2], strict=False)
+    ]
+    if len(level) % 2:
+        above.append(level[-1])
+    return above
+
+
+def _bound_to_count(domain: str, count: int, top: bytes) -> str:
+    return digest_of(domain, [count, top])
+
+
+def merkle_root(domain: str, leaves: Sequence[bytes]) -> str:
+    """Root over the leaves in order; it also binds how many there are."""
+    level = _leaf_hashes(leaves)
+    while len(level) > 1:
+        level = _level_above(level)
+    return _bound_to_count(domain, len(leaves), level[0] if level else b"")
+
+
+def merkle_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
+    """The sibling hashes, bottom up, that lead from leaf `index` to the root."""
+    path = []
+    level = _leaf_hashes(leaves)
+    while len(level) > 1:
+        sibling = index ^ 1
+        if sibling < len(level):
+            path.append(level[sibling])
+        level = _level_above(level)
+        index //= 2
+    return path
+
+
+def merkle_root_from_path(
+    domain: str, leaf: bytes, index: int, count: int, path: Sequence[bytes]
+) -> str | None:
+    """The root that `path` leads to, or None when the path is too short or too long for `count`."""
+    if not 0 <= index < count:
+        return None
+    siblings = iter(path)
+    node = hashlib.sha256(_LEAF + leaf).digest()
+    width = count
+    while width > 1:
+        if index ^ 1 < width:
+            sibling = next(siblings, None)
+            if sibling is None:
+                return None
+            pair = sibling + node if index % 2 else node + sibling
+            node = hashlib.sha256(_NODE + pair).digest()
+        index //= 2
+        width = (width + 1) // 2
+    if next(siblings, None) is not None:
+        return None
+    return _bound_to_count(domain, count, node)

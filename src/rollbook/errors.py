@@ -1,0 +1,483 @@
+"""Every exception Rollbook raises.
+
+    RollbookError
+    ├── ConfigurationError            an option or a missing extra: fix the call, then try again
+    ├── StorageError                  bytes on disk are not what they should be
+    │   ├── TargetExists              something is already there and was not to be replaced
+    │   ├── NotATable                 the file is not a saved rollout table
+    │   ├── UnsupportedVersion        written by a format this release does not read
+    │   ├── TruncatedFile             shorter or longer than it says it is
+    │   ├── ChecksumMismatch          stored bytes changed after they were written
+    │   └── LeaseHeld                 someone else is working on it (a retry can help)
+    ├── MalformedJson                 JSON that is not the record it should be
+    └── Refusal                       a record the contracts do not accept
+        ├── InvalidText, InvalidNumber, InvalidValue, AmbiguousId, EmptyId
+        ├── WrongColumnType, UnknownColumn, ColumnLengthMismatch, ColumnSetMismatch, InvalidOffsets
+        ├── EmptyRolloutSamples, DuplicateProofDigest, DuplicateArtifactId
+        ├── NonFiniteValue, PositiveLogProb, AllSamplesMasked
+        ├── EmptyTrainerBatch, PolicyFamilyMismatch, DuplicateRolloutArtifact
+        ├── ConflictingRevision, ConflictingProof, TargetOlderThanSource
+        ├── DigestMismatch, InvalidProof, RolloutsNotInBatch
+        ├── UnknownArtifact, UnknownBatch, UnknownRevision, LineageCycle
+        ├── NotQuarantined, PayloadDropped, MissingColumn
+        └── SequenceOverBudget
+
+Each class has a stable ``code``, the ids involved as attributes (``fields`` lists them), and ``retryable``:
+whether doing the same again, unchanged, can help. Raise them by keyword; they pickle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+_LONGEST_SHOWN = 240
+
+
+def _shown(value: object) -> object:
+    """Values inside messages are cut, so that a million-character id cannot flood a terminal."""
+    if isinstance(value, str) and len(value) > _LONGEST_SHOWN:
+        return f"{value[:_LONGEST_SHOWN]}… ({len(value)} characters)"
+    return value
+
+
+def _rebuild(cls: type[RollbookError], values: dict[str, object]) -> RollbookError:
+    return cls(**values)
+
+
+@dataclass(eq=False, kw_only=True)
+class RollbookError(Exception):
+    """Base of everything Rollbook raises on purpose."""
+
+    code: ClassVar[str] = "rollbook_error"
+    retryable: ClassVar[bool] = False
+    template: ClassVar[str] = "something went wrong"
+
+    @property
+    def fields(self) -> dict[str, object]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def as_dict(self) -> dict[str, object]:
+        """For `--json` and for the wire: the text, the code and every id involved."""
+        return {"error": str(self), "code": self.code, **self.fields}
+
+    def __str__(self) -> str:
+        return self.template.format(**{k: _shown(v) for k, v in self.fields.items()})
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return _rebuild, (type(self), self.fields)
+
+
+@dataclass(eq=False, kw_only=True)
+class ConfigurationError(RollbookError, ValueError):
+    code: ClassVar[str] = "configuration"
+    template: ClassVar[str] = "{message}"
+    message: str
+
+
+# --------------------------------------------------------------------------------------- storage
+
+
+@dataclass(eq=False, kw_only=True)
+class StorageError(RollbookError):
+    code: ClassVar[str] = "storage"
+    template: ClassVar[str] = "{path}: {detail}"
+    path: str
+    detail: str
+
+
+@dataclass(eq=False, kw_only=True)
+class TargetExists(StorageError, FileExistsError):
+    code: ClassVar[str] = "target_exists"
+    template: ClassVar[str] = "{path} already exists; {detail}"
+
+
+@dataclass(eq=False, kw_only=True)
+class NotATable(StorageError, ValueError):
+    code: ClassVar[str] = "not_a_table"
+    template: ClassVar[str] = "{path} is not a saved rollout table: {detail}"
+
+
+@dataclass(eq=False, kw_only=True)
+class UnsupportedVersion(StorageError, ValueError):
+    code: ClassVar[str] = "unsupported_version"
+    template: ClassVar[str] = "{path} cannot be read by this release: {detail}"
+
+
+@dataclass(eq=False, kw_only=True)
+class TruncatedFile(StorageError, ValueError):
+    code: ClassVar[str] = "truncated_file"
+    template: ClassVar[str] = "{path} is not whole: {detail}"
+
+
+@dataclass(eq=False, kw_only=True)
+class ChecksumMismatch(StorageError, ValueError):
+    code: ClassVar[str] = "checksum_mismatch"
+    template: ClassVar[str] = "{path} was changed after it was written: {detail}"
+
+
+@dataclass(eq=False, kw_only=True)
+class LeaseHeld(StorageError):
+    code: ClassVar[str] = "lease_held"
+    retryable: ClassVar[bool] = True
+    template: ClassVar[str] = "{path} is held by {owner}; {detail}"
+    owner: str
+
+
+@dataclass(eq=False, kw_only=True)
+class MalformedJson(RollbookError, ValueError):
+    """`where` is a JSON path (`$.samples[3].token_id`); `record_id` the artifact or batch it lies in, when known."""
+
+    code: ClassVar[str] = "malformed_json"
+    source: str
+    record_id: str | None
+    where: str
+    detail: str
+
+    def __str__(self) -> str:
+        record = "" if self.record_id is None else f", record {_shown(self.record_id)!r},"
+        return f"{self.source}{record} at {self.where}: {self.detail}"
+
+
+# --------------------------------------------------------------------------------------- refusals
+
+
+@dataclass(eq=False, kw_only=True)
+class Refusal(RollbookError, ValueError):
+    """A record that breaks a rule of the contracts. The same record is refused again every time."""
+
+    code: ClassVar[str] = "refusal"
+
+
+@dataclass(eq=False, kw_only=True)
+class InvalidText(Refusal):
+    code: ClassVar[str] = "invalid_text"
+    template: ClassVar[str] = "{record}: {field} {detail}"
+    record: str
+    field: str
+    detail: str
+
+
+@dataclass(eq=False, kw_only=True)
+class InvalidNumber(Refusal):
+    code: ClassVar[str] = "invalid_number"
+    template: ClassVar[str] = "{record}: {field} is {value}, expected {expected}"
+    record: str
+    field: str
+    value: str
+    expected: str
+
+
+@dataclass(eq=False, kw_only=True)
+class InvalidValue(Refusal):
+    code: ClassVar[str] = "invalid_value"
+    template: ClassVar[str] = "{record}: {field} is {value}, expected {expected}"
+    record: str
+    field: str
+    value: str
+    expected: str
+
+
+@dataclass(eq=False, kw_only=True)
+class AmbiguousId(Refusal):
+    code: ClassVar[str] = "ambiguous_id"
+    template: ClassVar[str] = (
+        "{record}: {field} {value!r} contains {character!r}, so that two different records could share one v1 digest; "
+        "rename it, or read foreign records with the compatible rules"
+    )
+    record: str
+    field: str
+    value: str
+    character: str
+
+
+@dataclass(eq=False, kw_only=True)
+class EmptyId(Refusal):
+    code: ClassVar[str] = "empty_id"
+    template: ClassVar[str] = "{record}: {field} is empty; an id has to name something"
+    record: str
+    field: str
+
+
+@dataclass(eq=False, kw_only=True)
+class WrongColumnType(Refusal):
+    code: ClassVar[str] = "wrong_column_type"
+    template: ClassVar[str] = "column {column!r} holds {actual}, expected {expected}"
+    column: str
+    expected: str
+    actual: str
+
+
+@dataclass(eq=False, kw_only=True)
+class UnknownColumn(Refusal):
+    code: ClassVar[str] = "unknown_column"
+    template: ClassVar[str] = "there is no sample column {column!r}; known: {known}"
+    column: str
+    known: str
+
+
+@dataclass(eq=False, kw_only=True)
+class ColumnLengthMismatch(Refusal):
+    """`artifact_id` is the first artifact whose rows are missing or left over, when one can be named."""
+
+    code: ClassVar[str] = "column_length_mismatch"
+    template: ClassVar[str] = (
+        "column {column!r} has {actual} rows, expected {expected} (first affected artifact: {artifact_id!r})"
+    )
+    artifact_id: str | None
+    column: str
+    expected: int
+    actual: int
+
+
+@dataclass(eq=False, kw_only=True)
+class ColumnSetMismatch(Refusal):
+    code: ClassVar[str] = "column_set_mismatch"
+    template: ClassVar[str] = (
+        "artifact {artifact_id!r} has sample columns [{actual}] where the table has [{expected}]; "
+        "a missing column is never filled in"
+    )
+    artifact_id: str
+    expected: str
+    actual: str
+
+
+@dataclass(eq=False, kw_only=True)
+class InvalidOffsets(Refusal):
+    code: ClassVar[str] = "invalid_offsets"
+    template: ClassVar[str] = "{column}: {detail}"
+    column: str
+    detail: str
+
+
+@dataclass(eq=False, kw_only=True)
+class EmptyRolloutSamples(Refusal):
+    code: ClassVar[str] = "empty_rollout_samples"
+    template: ClassVar[str] = "rollout artifact {artifact_id!r} has no samples"
+    artifact_id: str
+
+
+@dataclass(eq=False, kw_only=True)
+class DuplicateProofDigest(Refusal):
+    code: ClassVar[str] = "duplicate_proof_digest"
+    template: ClassVar[str] = "rollout artifact {artifact_id!r} names proof {digest!r} twice"
+    artifact_id: str
+    digest: str
+
+
+@dataclass(eq=False, kw_only=True)
+class DuplicateArtifactId(Refusal):
+    code: ClassVar[str] = "duplicate_artifact_id"
+    template: ClassVar[str] = (
+        "artifact id {artifact_id!r} stands twice in one table, at rows {first_row} and {row}"
+    )
+    artifact_id: str
+    first_row: int
+    row: int
+
+
+@dataclass(eq=False, kw_only=True)
+class NonFiniteValue(Refusal):
+    code: ClassVar[str] = "non_finite_value"
+    template: ClassVar[str] = "artifact {artifact_id!r}: {column}[{sample_index}] is {value}"
+    artifact_id: str
+    column: str
+    sample_index: int
+    value: str
+
+
+@dataclass(eq=False, kw_only=True)
+class PositiveLogProb(Refusal):
+    code: ClassVar[str] = "positive_logprob"
+    template: ClassVar[str] = (
+        "artifact {artifact_id!r}: {column}[{sample_index}] is {value}; a log-probability is at most 0"
+    )
+    artifact_id: str
+    column: str
+    sample_index: int
+    value: float
+
+
+@dataclass(eq=False, kw_only=True)
+class AllSamplesMasked(Refusal):
+    code: ClassVar[str] = "all_samples_masked"
+    template: ClassVar[str] = (
+        "artifact {artifact_id!r}: every sample is masked out of the loss, nothing could be learned from it"
+    )
+    artifact_id: str
+
+
+@dataclass(eq=False, kw_only=True)
+class EmptyTrainerBatch(Refusal):
+    code: ClassVar[str] = "empty_trainer_batch"
+    template: ClassVar[str] = "trainer batch {batch_id!r} has no rollouts"
+    batch_id: str
+
+
+@dataclass(eq=False, kw_only=True)
+class PolicyFamilyMismatch(Refusal):
+    code: ClassVar[str] = "policy_family_mismatch"
+    template: ClassVar[str] = (
+        "{batch_id!r}: artifact {artifact_id!r} is of policy family {actual_policy_family!r}, "
+        "expected {expected_policy_family!r}"
+    )
+    batch_id: str
+    artifact_id: str
+    expected_policy_family: str
+    actual_policy_family: str
+
+
+@dataclass(eq=False, kw_only=True)
+class DuplicateRolloutArtifact(Refusal):
+    code: ClassVar[str] = "duplicate_rollout_artifact"
+    template: ClassVar[str] = "{batch_id!r} was given artifact {artifact_id!r} twice"
+    batch_id: str
+    artifact_id: str
+
+
+@dataclass(eq=False, kw_only=True)
+class ConflictingRevision(Refusal):
+    code: ClassVar[str] = "conflicting_revision"
+    template: ClassVar[str] = (
+        "{record}: revision {revision_id!r} is described twice with different {field}: {first!r} and {second!r}"
+    )
+    record: str
+    artifact_id: str | None
+    revision_id: str
+    field: str
+    first: str
+    second: str
+
+
+@dataclass(eq=False, kw_only=True)
+class ConflictingProof(Refusal):
+    code: ClassVar[str] = "conflicting_proof"
+    template: ClassVar[str] = (
+        "{batch_id!r}: artifact {artifact_id!r} gives proof {digest!r} as {second!r}, an earlier one as {first!r}"
+    )
+    batch_id: str
+    artifact_id: str
+    digest: str
+    first: str
+    second: str
+
+
+@dataclass(eq=False, kw_only=True)
+class TargetOlderThanSource(Refusal):
+    code: ClassVar[str] = "target_older_than_source"
+    template: ClassVar[str] = (
+        "{batch_id!r}: target revision {target_revision_id!r} ({measure} {target_value}) is older than "
+        "{source_revision_id!r} ({source_value}), which made artifact {artifact_id!r}"
+    )
+    batch_id: str
+    artifact_id: str
+    target_revision_id: str
+    source_revision_id: str
+    measure: str
+    target_value: int
+    source_value: int
+
+
+@dataclass(eq=False, kw_only=True)
+class DigestMismatch(Refusal):
+    code: ClassVar[str] = "digest_mismatch"
+    template: ClassVar[str] = (
+        "{record_id!r}: {field} is recorded as {recorded}, its content gives {computed}"
+    )
+    record_id: str
+    field: str
+    recorded: str
+    computed: str
+
+
+@dataclass(eq=False, kw_only=True)
+class InvalidProof(Refusal):
+    code: ClassVar[str] = "invalid_proof"
+    template: ClassVar[str] = "the inclusion proof does not hold: {detail}"
+    detail: str
+
+
+@dataclass(eq=False, kw_only=True)
+class RolloutsNotInBatch(Refusal):
+    code: ClassVar[str] = "rollouts_not_in_batch"
+    template: ClassVar[str] = (
+        "the table does not hold what batch {batch_id!r} was assembled from: {detail}"
+    )
+    batch_id: str
+    detail: str
+
+
+@dataclass(eq=False, kw_only=True)
+class UnknownArtifact(Refusal, KeyError):
+    code: ClassVar[str] = "unknown_artifact"
+    template: ClassVar[str] = "no artifact {artifact_id!r} in {where}"
+    artifact_id: str
+    where: str
+
+
+@dataclass(eq=False, kw_only=True)
+class UnknownBatch(Refusal, KeyError):
+    code: ClassVar[str] = "unknown_batch"
+    template: ClassVar[str] = "no batch {batch_id!r} in the lineage graph"
+    batch_id: str
+
+
+@dataclass(eq=False, kw_only=True)
+class UnknownRevision(Refusal, KeyError):
+    code: ClassVar[str] = "unknown_revision"
+    template: ClassVar[str] = (
+        "no revision {revision_id!r} of family {policy_family!r} in the lineage graph"
+    )
+    policy_family: str
+    revision_id: str
+
+
+@dataclass(eq=False, kw_only=True)
+class LineageCycle(Refusal):
+    code: ClassVar[str] = "lineage_cycle"
+    template: ClassVar[str] = (
+        "revision {revision_id!r} of {policy_family!r} would become its own ancestor: {path}"
+    )
+    policy_family: str
+    revision_id: str
+    path: str
+
+
+@dataclass(eq=False, kw_only=True)
+class NotQuarantined(Refusal):
+    code: ClassVar[str] = "not_quarantined"
+    template: ClassVar[str] = (
+        "artifact {artifact_id!r} is {outcome}, only a quarantined one can be released"
+    )
+    artifact_id: str
+    outcome: str
+
+
+@dataclass(eq=False, kw_only=True)
+class PayloadDropped(Refusal):
+    code: ClassVar[str] = "payload_dropped"
+    template: ClassVar[str] = (
+        "the samples of discarded artifact {artifact_id!r} were dropped: the window keeps receipts only"
+    )
+    artifact_id: str
+
+
+@dataclass(eq=False, kw_only=True)
+class MissingColumn(Refusal):
+    code: ClassVar[str] = "missing_column"
+    template: ClassVar[str] = (
+        "{purpose} needs the sample column {column!r}, which this table does not have"
+    )
+    column: str
+    purpose: str
+
+
+@dataclass(eq=False, kw_only=True)
+class SequenceOverBudget(Refusal):
+    code: ClassVar[str] = "sequence_over_budget"
+    template: ClassVar[str] = (
+        "artifact {artifact_id!r} is {length} tokens long, the budget of one bin is {token_budget}"
+    )
+    artifact_id: str
+    length: int
+    token_budget: int

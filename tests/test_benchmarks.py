@@ -1,0 +1,18 @@
+"""Benchmarks run, small, so that they cannot rot. Whether a bar is met is for `make bench` to say."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+from benchmarks import digests, pipeline, table_file
+
+
+@pytest.mark.parametrize(
+    "benchmark", [digests, pipeline, table_file], ids=lambda module: module.__name__
+)
+def test_a_benchmark_runs_small(benchmark: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    claims = benchmark.main(scale=0.01)
+    assert claims
+    assert all(claim.value > 0 and claim.name in str(claim) for claim in claims)
+    assert capsys.readouterr().out

@@ -1,0 +1,234 @@
+"""The command line as a person or a script meets it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from tests.factories import artifact, proof, revision, samples, table
+
+from rollbook import __version__
+from rollbook.cli.main import main
+from rollbook.contracts import (
+    COMPATIBLE,
+    TrainerBatch,
+    batch_to_json,
+    open_table,
+    save_table,
+    write_file,
+)
+
+
+class Result(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def rollbook(*arguments: object) -> Result:
+    """The command in this process: what it prints and how it ends."""
+    out, err = io.StringIO(), io.StringIO()
+    argv, sys.argv = sys.argv, ["rollbook", *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as stop:
+        code = stop.code
+    finally:
+        sys.argv = argv
+    assert isinstance(code, int)
+    return Result(code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> Path:
+    """Two rollouts and the batch made of them."""
+    some = table([2, 3])
+    batch = TrainerBatch.assemble(
+        batch_id="b", target_revision=revision(9), rollouts=some, assembled_at_ms=1
+    )
+    write_file(some, [batch], tmp_path / "rollouts.json")
+    return tmp_path / "rollouts.json"
+
+
+def findings(result: Result) -> Any:
+    return json.loads(result.stdout)
+
+
+def test_version_and_help() -> None:
+    assert rollbook("--version").stdout == f"rollbook {__version__}\n"
+    shown = rollbook("--help")
+    assert (shown.returncode, "contracts" in shown.stdout) == (0, True)
+    assert rollbook("contracts", "check", "--help").returncode == 0
+
+
+def test_the_installed_command_runs() -> None:
+    command = Path(sys.executable).with_name("rollbook")
+    result = subprocess.run(
+        [command, "contracts", "check"], capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.endswith("10 checked, all green\n")
+
+
+def test_help_and_version_load_no_room() -> None:
+    code = (
+        "import sys; sys.argv = ['rollbook', '--help']\n"
+        "from rollbook.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'msgspec', 'rich', 'zarr', 'torch', 'rollbook.contracts', 'rollbook.train'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stderr == "[]\n"
+
+
+def test_the_package_alone_loads_no_room() -> None:
+    code = "import sys, rollbook; print('numpy' in sys.modules, 'msgspec' in sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "False False\n"
+
+
+def test_the_reference_loop_is_green_one_line_per_criterion() -> None:
+    result = rollbook("contracts", "check")
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    assert [line[:4] for line in lines[:-1]] == ["pass"] * 10
+    assert lines[-1] == "10 checked, all green"
+
+
+def test_a_good_file_is_green_and_its_batch_is_assembled_again(document: Path) -> None:
+    result = rollbook("contracts", "check", document, "--json")
+    report = findings(result)
+    assert (result.returncode, report["passed"], report["checked"]) == (0, True, 3)
+    assert "assembled again from its rollouts" in report["findings"][2]["detail"]
+
+
+def test_all_violations_of_a_file_are_reported_at_once(document: Path) -> None:
+    content = json.loads(document.read_text())
+    content["artifacts"][0]["worker_id"] = "someone-else"
+    content["artifacts"].append(content["artifacts"][1])
+    content["batches"][0]["token_count"] = 99
+    document.write_text(json.dumps(content))
+    result = rollbook("contracts", "check", document, "--json")
+    report = findings(result)
+    assert (result.returncode, report["failed"]) == (1, 3)
+    assert [each["code"] for each in report["findings"]] == [
+        "digest_mismatch",
+        None,
+        "duplicate_artifact_id",
+        "digest_mismatch",
+    ]
+
+
+def test_a_batch_that_was_not_made_of_these_rollouts_is_found(tmp_path: Path) -> None:
+    told = TrainerBatch.assemble(
+        batch_id="b", target_revision=revision(9), rollouts=[artifact("a")], assembled_at_ms=1
+    )
+    other = artifact("a", samples=samples(4))
+    write_file(other.table, [told], tmp_path / "x.json")
+    report = findings(rollbook("contracts", "check", tmp_path / "x.json", "--json"))
+    assert [each["code"] for each in report["findings"]] == [None, "digest_mismatch"]
+
+
+def test_a_batch_alone_is_checked_alone(tmp_path: Path) -> None:
+    batch = TrainerBatch.assemble(
+        batch_id="b", target_revision=revision(9), rollouts=table([2, 2]), assembled_at_ms=1
+    )
+    (tmp_path / "b.json").write_bytes(batch_to_json(batch))
+    result = rollbook("contracts", "check", tmp_path / "b.json")
+    assert result.returncode == 0
+    assert "2 of its rollouts are not here" in result.stdout
+
+
+def test_a_table_is_checked_to_the_last_byte(tmp_path: Path) -> None:
+    path = tmp_path / "t.table"
+    save_table(table([2, 3]), path)
+    assert rollbook("contracts", "check", path).returncode == 0
+    content = bytearray(path.read_bytes())
+    content[-70] ^= 4
+    path.write_bytes(content)
+    result = rollbook("contracts", "check", path)
+    assert result.returncode == 1
+    assert "[checksum_mismatch]" in result.stdout
+
+
+def test_compatible_rules_accept_what_strict_ones_do_not(tmp_path: Path) -> None:
+    write_file(artifact("a|b", rules=COMPATIBLE).table, [], tmp_path / "x.json")
+    strict = rollbook("contracts", "check", tmp_path / "x.json", "--json")
+    assert [each["code"] for each in findings(strict)["findings"]] == ["ambiguous_id"]
+    assert rollbook("contracts", "check", tmp_path / "x.json", "--compatible").returncode == 0
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "not json", '{"artifacts": 3}'])
+def test_a_file_without_contracts_is_not_green(content: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(content)
+    result = rollbook("contracts", "check", tmp_path / "x.json")
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
+    result = rollbook("contracts", "check", tmp_path / "none.json")
+    assert (result.returncode, "does not exist" in result.stderr) == (2, True)
+
+
+def test_convert_goes_to_a_table_and_back(document: Path, tmp_path: Path) -> None:
+    content = json.loads(document.read_text())
+    (tmp_path / "only.json").write_text(json.dumps(content["artifacts"]))
+    assert (
+        rollbook("contracts", "convert", tmp_path / "only.json", tmp_path / "t.table").returncode
+        == 0
+    )
+    assert len(open_table(tmp_path / "t.table", verify="all")) == 2
+    back = rollbook("contracts", "convert", tmp_path / "t.table", tmp_path / "back.jsonl")
+    assert back.returncode == 0
+    lines = [json.loads(line) for line in (tmp_path / "back.jsonl").read_text().splitlines()]
+    assert lines == content["artifacts"]
+
+
+def test_convert_loses_nothing_silently(document: Path, tmp_path: Path) -> None:
+    lost = rollbook("contracts", "convert", document, tmp_path / "t.table")
+    assert (lost.returncode, "would be lost" in lost.stderr) == (2, True)
+    existing = rollbook("contracts", "convert", document, document)
+    assert (existing.returncode, "already exists" in existing.stderr) == (1, True)
+    refused = rollbook("contracts", "convert", document, tmp_path / "x.json", "--reference-only")
+    assert refused.returncode == 0
+
+
+def test_errors_are_json_when_json_was_asked_for(tmp_path: Path) -> None:
+    bad = json.dumps({"artifact_id": "a"})
+    (tmp_path / "x.json").write_text(bad)
+    result = rollbook("contracts", "show", tmp_path / "x.json", "--json")
+    assert result.returncode == 1
+    assert json.loads(result.stderr)["code"] == "malformed_json"
+
+
+def test_show_lists_rollouts_and_batches(document: Path) -> None:
+    shown = json.loads(rollbook("contracts", "show", document, "--json", "--limit", 1).stdout)
+    assert (shown["rollouts"], len(shown["listed"]), shown["batches"][0]["batch_id"]) == (2, 1, "b")
+    plain = rollbook("contracts", "show", document, "--limit", 1).stdout
+    assert "rollout-0" in plain
+    assert "1 more" in plain
+
+
+def test_lineage_joins_files(document: Path, tmp_path: Path) -> None:
+    write_file(artifact("alone", proof_references=[proof("p")]).table, [], tmp_path / "more.json")
+    dot = rollbook("contracts", "lineage", document, tmp_path / "more.json", "--format", "dot")
+    assert dot.returncode == 0
+    assert dot.stdout.startswith("digraph")
+    graph = json.loads(rollbook("contracts", "lineage", document, tmp_path / "more.json").stdout)
+    assert {"alone", "rollout-0", "rollout-1"} <= {
+        each["artifact_id"] for each in graph["artifacts"]
+    }

@@ -1,0 +1,79 @@
+"""What the README and the docs say is run."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.factories import revision, table
+
+from rollbook.contracts import TrainerBatch, batch_to_json, write_file
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
+
+
+def commands(page: Path) -> list[list[str]]:
+    lines = [line for text in blocks(page, "sh") for line in text.splitlines()]
+    return [shlex.split(line, comments=True) for line in lines if line.strip()]
+
+
+WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
+WITH_COMMANDS = [page for page in PAGES if commands(page)]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
+def test_python_on_a_page_runs_from_top_to_bottom(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for text in blocks(page, "python"):
+        exec(compile(text, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.name)
+def test_commands_on_a_page_run(page: Path, tmp_path: Path) -> None:
+    some = table([2, 3])
+    batch = TrainerBatch.assemble(
+        batch_id="b", target_revision=revision(9), rollouts=some, assembled_at_ms=1
+    )
+    write_file(some, [], tmp_path / "rollouts.json")
+    write_file(some, [], tmp_path / "rollouts.jsonl")
+    (tmp_path / "batch.json").write_bytes(batch_to_json(batch))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    rollbook = Path(sys.executable).with_name("rollbook")
+    for command in commands(page):
+        if command[0] == "make":
+            assert set(command[1:]) <= targets
+            continue
+        assert command[0] == "rollbook", command
+        subprocess.run([rollbook, *command[1:]], cwd=tmp_path, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    "script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name
+)
+def test_an_example_runs(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(script), run_name="__main__")
+    assert capsys.readouterr().out
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_readme_has_two_commands_for_a_newcomer() -> None:
+    assert commands(ROOT / "README.md")[:2] == [["make", "demo"], ["make", "test"]]

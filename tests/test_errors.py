@@ -1,0 +1,54 @@
+"""Errors are one tree, drawn at the top of its file; each names what is involved and survives a process border."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import pytest
+
+from rollbook import errors
+
+
+def subclasses(cls: type[errors.RollbookError]) -> list[type[errors.RollbookError]]:
+    below = [each for sub in cls.__subclasses__() for each in subclasses(sub)]
+    return [cls, *below]
+
+
+ALL = subclasses(errors.RollbookError)
+
+
+def example(cls: type[errors.RollbookError]) -> errors.RollbookError:
+    return cls(
+        **{field.name: 3 if field.type == "int" else "x" for field in dataclasses.fields(cls)}
+    )
+
+
+def test_the_drawing_shows_every_class() -> None:
+    drawing = errors.__doc__ or ""
+    assert [cls.__name__ for cls in ALL if cls.__name__ not in drawing] == []
+
+
+def test_codes_are_unique() -> None:
+    codes = [cls.code for cls in ALL]
+    assert len(set(codes)) == len(codes)
+
+
+@pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
+def test_every_error_can_be_shown_and_pickled(cls: type[errors.RollbookError]) -> None:
+    error = example(cls)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is cls
+    assert again.fields == error.fields
+    assert str(again) == str(error) != ""
+    assert error.as_dict()["code"] == cls.code
+
+
+def test_a_huge_id_does_not_flood_the_message_but_is_kept() -> None:
+    error = errors.EmptyTrainerBatch(batch_id="x" * 1_000_000)
+    assert len(str(error)) < 500
+    assert len(error.batch_id) == 1_000_000
+
+
+def test_only_a_held_lease_is_worth_a_retry() -> None:
+    assert [cls.__name__ for cls in ALL if cls.retryable] == ["LeaseHeld"]
