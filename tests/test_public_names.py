@@ -10,7 +10,8 @@ from rollbook.contracts.sample import SAMPLE_DTYPES
 CONTRACTS = """
     Admission AdmissionOutcome AdmissionSignal AdmissionSignalKind AdmissionWindow COMPATIBLE CheckpointReference
     ContractRules Drift EnvironmentPackageKey InclusionProof LineageGraph LineageWalk LogprobDistribution
-    LogprobSemantics OffPolicyBudget PolicyRevision PolicyRevisionLineage ReleaseDecision RolloutAdmissionReceipt
+    LogprobSemantics OffPolicyBudget PolicyRevision PolicyRevisionLineage ReleaseDecision RevisionKey
+    RolloutAdmissionReceipt
     RolloutArtifact RolloutIngestionTelemetry RolloutProofKind RolloutProofReference RolloutRole RolloutSample
     RolloutTable RolloutTerminationReason STRICT StalenessPolicy TokenStaleness TrainerBatch WindowAccounting admit
     artifact_from_json artifact_to_json batch_from_json batch_to_json open_table read_document read_file save_table

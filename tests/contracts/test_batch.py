@@ -80,6 +80,10 @@ def test_descriptions_of_one_revision_that_do_not_contradict_are_joined() -> Non
         artifact("b", source_policy_revision=full),
         artifact("c", source_policy_revision=bare),
     ]
+    durable = revision(1, checkpoint=checkpoint(durable_at_ms=7))
+    whole = revision(1, checkpoint=checkpoint(durable_at_ms=7), parent_revision_id="policy-r0")
+    late = artifact("d", source_policy_revision=durable)
+    assert assemble([*rollouts, late]).policy_lineage.source_revisions == (whole,)
     for order in (rollouts, rollouts[::-1]):
         assert assemble(order).policy_lineage.source_revisions == (full,)
 
@@ -126,6 +130,17 @@ REFUSALS: list[tuple[str, Callable[[], Any], type[errors.Refusal], dict[str, Any
             "field": "policy_digest",
             "first": "digest-r1",
         },
+    ),
+    (
+        "checkpoint described twice",
+        lambda: assemble(
+            [
+                artifact("a", source_policy_revision=revision(checkpoint=checkpoint(step=1))),
+                artifact("b", source_policy_revision=revision(checkpoint=checkpoint(step=2))),
+            ]
+        ),
+        errors.ConflictingRevision,
+        {"artifact_id": "b", "field": "checkpoint.step", "first": "1", "second": "2"},
     ),
     (
         "source that contradicts the target",

@@ -10,7 +10,8 @@ from rollbook.contracts.admission_receipt import (
 )
 from rollbook.contracts.admission_window import AdmissionWindow, ReleaseDecision, WindowAccounting
 from rollbook.contracts.batch import TrainerBatch
-from rollbook.contracts.graph import Drift, LineageGraph, LineageWalk
+from rollbook.contracts.graph import LineageGraph
+from rollbook.contracts.graph_nodes import Drift, LineageWalk, RevisionKey
 from rollbook.contracts.policy import CheckpointReference, PolicyRevision, PolicyRevisionLineage
 from rollbook.contracts.provenance import (
     EnvironmentPackageKey,
@@ -56,6 +57,7 @@ __all__ = [
     "PolicyRevision",
     "PolicyRevisionLineage",
     "ReleaseDecision",
+    "RevisionKey",
     "RolloutAdmissionReceipt",
     "RolloutArtifact",
     "RolloutIngestionTelemetry",

@@ -6,6 +6,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -387,8 +388,8 @@ def revision_conflict(
         artifact_id=artifact_id,
         revision_id=second.revision_id,
         field=field,
-        first=str(getattr(first, field)),
-        second=str(getattr(second, field)),
+        first=str(attrgetter(field)(first)),
+        second=str(attrgetter(field)(second)),
     )
 
 

@@ -8,20 +8,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from rollbook.contracts.batch import TrainerBatch, revision_conflict
-from rollbook.contracts.policy import CheckpointReference, PolicyRevision, merged
-from rollbook.contracts.provenance import EnvironmentPackageKey
+from rollbook.contracts.dot import dot_node
+from rollbook.contracts.graph_nodes import (
+    ArtifactNode,
+    BatchNode,
+    BatchUse,
+    Drift,
+    LineageWalk,
+    NamedArtifact,
+    RevisionKey,
+)
+from rollbook.contracts.policy import PolicyRevision, merged
 from rollbook.contracts.record import Record, checked_type
 from rollbook.contracts.rollout import RolloutArtifact, RolloutTable
 from rollbook.contracts.table_digests import Digests, table_root
-from rollbook.digest import Plain
 from rollbook.errors import (
     DigestMismatch,
     LineageCycle,
@@ -31,122 +38,8 @@ from rollbook.errors import (
 )
 
 _LONGEST_CYCLE_SHOWN = 16
-_DOT_ESCAPES = (("\\", r"\\"), ('"', r"\""), ("\n", r"\n"), ("&", "&amp;"))
-"""The backslash first, since the others bring their own."""
 _ARTIFACT_DIGESTS = ("artifact_digest", "content_digest")
 _BATCH_DIGESTS = ("batch_digest", "content_digest")
-
-
-class RevisionKey(Record, frozen=True, kw_only=True, order=True):
-    """What a revision is known by: its id is unique only within its policy family."""
-
-    policy_family: str
-    revision_id: str
-
-    @classmethod
-    def of(cls, revision: PolicyRevision) -> RevisionKey:
-        return cls(policy_family=revision.policy_family, revision_id=revision.revision_id)
-
-    @classmethod
-    def of_parent(cls, revision: PolicyRevision) -> RevisionKey | None:
-        """A parent is always of the same family: that is all a revision says about it."""
-        if revision.parent_revision_id is None:
-            return None
-        return cls(policy_family=revision.policy_family, revision_id=revision.parent_revision_id)
-
-
-class ArtifactNode(Record, frozen=True, kw_only=True):
-    """What the graph keeps of an artifact: enough to name and prove it, none of its samples."""
-
-    artifact_id: str
-    artifact_digest: str
-    content_digest: str
-    revision: RevisionKey
-    environment: EnvironmentPackageKey
-    task_id: str
-
-
-class NamedArtifact(Record, frozen=True, kw_only=True):
-    """An artifact the graph does not hold, as a batch names it."""
-
-    artifact_id: str
-    artifact_digest: str
-
-
-class BatchNode(Record, frozen=True, kw_only=True):
-    """What the graph keeps of a batch."""
-
-    batch_id: str
-    batch_digest: str
-    content_digest: str
-    target_revision: RevisionKey
-    source_revisions: tuple[RevisionKey, ...]
-    rollout_ids: tuple[str, ...]
-    rollout_digests: tuple[str, ...]
-    rollouts_root: str | None
-
-    @classmethod
-    def of(cls, batch: TrainerBatch) -> BatchNode:
-        lineage = batch.policy_lineage
-        return cls(
-            batch_id=batch.batch_id,
-            batch_digest=batch.batch_digest,
-            content_digest=batch.content_digest,
-            target_revision=RevisionKey.of(lineage.target_revision),
-            source_revisions=tuple(map(RevisionKey.of, lineage.source_revisions)),
-            rollout_ids=batch.rollout_ids,
-            rollout_digests=batch.rollout_digests,
-            rollouts_root=batch.rollouts_root,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """How far a target revision is ahead of a source, and in what this was counted."""
-
-    value: int
-    measure: Literal["revision_number", "graph_distance"]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class BatchUse:
-    """A batch and what a revision is to it. A batch that trains the revision it came from has both uses."""
-
-    batch_id: str
-    role: Literal["source", "target"]
-
-
-@dataclass(frozen=True, slots=True)
-class LineageWalk:
-    """Everything behind one batch. Each revision stands once, however many artifacts lead to it; artifacts name
-    theirs by key, so that a walk grows with what it holds and not with the number of paths."""
-
-    batch_id: str
-    batch_digest: str
-    target_revision: RevisionKey
-    source_revisions: tuple[RevisionKey, ...]
-    artifacts: tuple[ArtifactNode, ...]
-    """In batch order."""
-    unknown_artifacts: tuple[NamedArtifact, ...]
-    """Named by the batch, not held by the graph; in batch order."""
-    revisions: tuple[PolicyRevision, ...]
-    """The target and its ancestors, nearest first, then what the sources add, likewise."""
-    missing_parents: tuple[RevisionKey, ...]
-    """Where the known ancestry ends although it goes on."""
-
-    @property
-    def checkpoints(self) -> Mapping[RevisionKey, CheckpointReference]:
-        """Of the revisions that have one, in their order."""
-        return {
-            RevisionKey.of(revision): revision.checkpoint
-            for revision in self.revisions
-            if revision.checkpoint is not None
-        }
-
-    def plain(self) -> dict[str, Plain]:
-        """Ready for JSON; what is absent in a record is left out."""
-        tree: dict[str, Plain] = msgspec.to_builtins(self)
-        return tree
 
 
 _Key = TypeVar("_Key", str, RevisionKey)
@@ -487,11 +380,11 @@ class LineageGraph:
         batches = _numbered("b", self._batches)
         for key, name in revisions.items():
             label = f"{key.policy_family}\n{key.revision_id}"
-            yield _dot_node(name, "ellipse", label, known=key in self._revisions)
+            yield dot_node(name, "ellipse", label, known=key in self._revisions)
         for artifact_id, name in artifacts.items():
-            yield _dot_node(name, "note", artifact_id, known=artifact_id in self._artifacts)
+            yield dot_node(name, "note", artifact_id, known=artifact_id in self._artifacts)
         for batch_id, name in batches.items():
-            yield _dot_node(name, "box", batch_id, known=True)
+            yield dot_node(name, "box", batch_id, known=True)
         for key, name in revisions.items():
             for child in sorted(self._children.get(key, ())):
                 yield f"  {name} -> {revisions[child]};"
@@ -575,20 +468,3 @@ def _by_key(records: Mapping[_Key, _Value]) -> list[_Value]:
 
 def _numbered(prefix: str, keys: Iterable[_Key]) -> dict[_Key, str]:
     return {key: f"{prefix}{number}" for number, key in enumerate(sorted(keys))}
-
-
-def _dot_node(name: str, shape: str, label: str, *, known: bool) -> str:
-    style = "" if known else "style=dashed, "
-    return f'  {name} [shape={shape}, {style}label="{_dot_text(label)}"];'
-
-
-def _dot_text(text: str) -> str:
-    """For a quoted label. Graphviz reads entities and backslash escapes there, and cannot draw control
-    characters: those are spelled out."""
-    visible = "".join(
-        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
-        for each in text
-    )
-    for character, escape in _DOT_ESCAPES:
-        visible = visible.replace(character, escape)
-    return visible

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TypeVar
 
 import msgspec
 
 from rollbook.contracts.record import Record, checked_type
 from rollbook.digest import Plain
+
+Described = TypeVar("Described", bound=Record)
 
 
 class CheckpointReference(Record, frozen=True, kw_only=True):
@@ -77,22 +80,28 @@ class PolicyRevision(Record, frozen=True, kw_only=True):
         return drift if drift >= 0 else None
 
 
-def conflicting_field(first: PolicyRevision, second: PolicyRevision) -> str | None:
-    """The first field in which two descriptions of one revision contradict each other; absence contradicts nothing."""
+def conflicting_field(first: Record, second: Record) -> str | None:
+    """The first field in which two descriptions of one thing contradict each other; absence contradicts nothing."""
     for field in first.__struct_fields__:
-        values = getattr(first, field), getattr(second, field)
-        if None not in values and values[0] != values[1]:
+        mine, other = getattr(first, field), getattr(second, field)
+        if isinstance(mine, Record) and isinstance(other, Record):
+            inner = conflicting_field(mine, other)
+            if inner is not None:
+                return f"{field}.{inner}"
+        elif None not in (mine, other) and mine != other:
             return field
     return None
 
 
-def merged(first: PolicyRevision, second: PolicyRevision) -> PolicyRevision:
-    """What two descriptions of one revision say together."""
-    said = {
-        field: getattr(second, field)
-        for field in second.__struct_fields__
-        if getattr(first, field) is None
-    }
+def merged(first: Described, second: Described) -> Described:
+    """What two descriptions that do not contradict each other say together."""
+    said = {}
+    for field in first.__struct_fields__:
+        mine, other = getattr(first, field), getattr(second, field)
+        if isinstance(mine, Record) and isinstance(other, Record):
+            said[field] = merged(mine, other)
+        elif mine is None:
+            said[field] = other
     return msgspec.structs.replace(first, **said)
 
 

@@ -4,6 +4,9 @@ A row is 23 bytes plus the digits of its token id, so rows start at irregular pl
 with a stride of one byte put them there: first `|sample|<id>|`, padded to a fixed width, then the 14 bytes of
 floats at each row's end. The padding of the first falls inside the row's own float area (19 <= 23 + digits) and is
 overwritten by the second, so the order in which numpy stores elements does not matter.
+
+Ids of a usual vocabulary have at most 7 digits: `<id>|` is then one 8-byte word, looked up in a table small enough
+to stay in the processor's cache. Larger ids are spelled out arithmetically.
 """
 
 from __future__ import annotations
@@ -16,51 +19,60 @@ from numpy.typing import NDArray
 from rollbook.contracts.sample import Column
 
 _LABEL = b"|sample|"
+_LABEL_WORD = int.from_bytes(_LABEL, "little")
 _MAX_DIGITS = 10
-_PREFIX_WIDTH = len(_LABEL) + _MAX_DIGITS + 1
+_BESIDE_DIGITS = len(_LABEL) + 1 + 14
 _FLOATS = np.dtype([("lp", "<f4"), ("p", "u1"), ("r", "<f4"), ("q", "u1"), ("a", "<f4")])
-_PREFIX = np.dtype(f"V{_PREFIX_WIDTH}")
 _POWERS = 10 ** np.arange(_MAX_DIGITS, dtype=np.uint64)
 CHUNK = 8192
 """Samples per step: the buffers of one step stay in the processor's cache."""
 _LARGEST_TABLE = 1 << 18
-"""Token ids below this get their prefix from a table (a usual vocabulary, 5 MB); others are computed."""
+"""Token ids below this are looked up (2 MB at most); others are computed."""
+
+Prefixes = NDArray[np.void]
+Lengths = NDArray[np.uint8]
 
 
-def _digit_counts(ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-    return np.maximum(np.searchsorted(_POWERS, ids, side="right"), 1)
-
-
-def _prefixes(ids: NDArray[np.uint64]) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-    """`|sample|<id>|` padded to one width, and the length of the whole row it starts."""
-    digits = _digit_counts(ids)
-    rows = np.zeros((len(ids), _PREFIX_WIDTH), np.uint8)
-    rows[:, : len(_LABEL)] = np.frombuffer(_LABEL, np.uint8)
+def _spelled(ids: NDArray[np.uint64], width: int) -> tuple[NDArray[np.uint8], Lengths]:
+    """`<id>|` in `width` bytes, zeros behind, and how many digits there are."""
+    digits = np.maximum(np.searchsorted(_POWERS, ids, side="right"), 1)
+    text = np.zeros((len(ids), width), np.uint8)
     every = np.arange(len(ids))
-    for place in range(_MAX_DIGITS):
+    for place in range(min(_MAX_DIGITS, width - 1)):
         has = digits > place
-        column = len(_LABEL) + digits - 1 - place
-        rows[every[has], column[has]] = 48 + (ids[has] // _POWERS[place] % 10).astype(np.uint8)
-    rows[every, len(_LABEL) + digits] = ord("|")
-    return rows.view(_PREFIX).ravel(), 23 + digits
+        text[every[has], digits[has] - 1 - place] = ord("0") + ids[has] // _POWERS[place] % 10
+    text[every, digits] = ord("|")
+    return text, digits.astype(np.uint8)
+
+
+def _computed_prefixes(ids: NDArray[np.uint32]) -> tuple[Prefixes, Lengths]:
+    text, digits = _spelled(ids.astype(np.uint64), _MAX_DIGITS + 1)
+    label = np.broadcast_to(np.frombuffer(_LABEL, np.uint8), (len(ids), len(_LABEL)))
+    rows = np.concatenate([label, text], axis=1)
+    return rows.view(f"V{rows.shape[1]}").ravel(), digits
 
 
 class PrefixTable:
-    """Prefixes of the small token ids, grown on demand and shared by all digests of a process."""
+    """`<id>|` of the small token ids as 8-byte words, grown on demand and shared by all digests of a process."""
 
     def __init__(self) -> None:
-        self._rows, self._lengths = _prefixes(np.arange(0, dtype=np.uint64))
+        self._grow(0)
 
-    def lookup(self, ids: NDArray[np.uint32]) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-        rows, lengths = self._rows, self._lengths
+    def _grow(self, size: int) -> None:
+        text, digits = _spelled(np.arange(size, dtype=np.uint64), 8)
+        self._words, self._digits = text.view("<u8").ravel(), digits
+
+    def prefixes(self, ids: NDArray[np.uint32]) -> tuple[Prefixes, Lengths]:
+        """`|sample|<id>|` padded to one width, and the digits of each id."""
         highest = int(ids.max(initial=0))
         if highest >= _LARGEST_TABLE:
-            return _prefixes(ids.astype(np.uint64))
-        if highest >= len(rows):
-            size = 1 << max(10, highest.bit_length())
-            rows, lengths = _prefixes(np.arange(size, dtype=np.uint64))
-            self._rows, self._lengths = rows, lengths
-        return rows.take(ids), lengths.take(ids)
+            return _computed_prefixes(ids)
+        if highest >= len(self._words):
+            self._grow(1 << max(10, highest.bit_length()))
+        rows = np.empty((len(ids), 2), "<u8")
+        rows[:, 0] = _LABEL_WORD
+        rows[:, 1] = self._words.take(ids)
+        return rows.view("V16").ravel(), self._digits.take(ids)
 
 
 _TABLE = PrefixTable()
@@ -70,14 +82,14 @@ def sample_payload(
     samples: Mapping[str, Column], start: int, end: int
 ) -> tuple[bytearray, NDArray[np.int64]]:
     """The bytes of samples start..end, and where each row begins (one more entry: where the last ends)."""
-    prefixes, lengths = _TABLE.lookup(samples["token_id"][start:end])
-    begins = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=begins[1:])
+    prefixes, digits = _TABLE.prefixes(samples["token_id"][start:end])
+    begins = np.arange(0, _BESIDE_DIGITS * (len(digits) + 1), _BESIDE_DIGITS)
+    begins[1:] += np.cumsum(digits, dtype=np.int64)
     payload = bytearray(int(begins[-1]))
-    if not len(lengths):
+    if not len(digits):
         return payload, begins
-    _byte_view(payload, _PREFIX)[begins[:-1]] = prefixes
-    floats = np.empty(len(lengths), _FLOATS)
+    _byte_view(payload, prefixes.dtype)[begins[:-1]] = prefixes
+    floats = np.empty(len(digits), _FLOATS)
     floats["lp"] = samples["logprob"][start:end]
     floats["p"] = floats["q"] = ord("|")
     floats["r"] = samples["reward"][start:end]

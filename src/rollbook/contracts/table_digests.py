@@ -10,7 +10,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,29 +152,37 @@ def content_headers(columns: TableColumns) -> Iterator[bytes]:
     groups = [*map(canonical, columns.groups), _NOTHING]
     semantics = [*map(_canonical_record, columns.semantics), _NOTHING]
     columns_follow = canonical_count(b"l", len(columns.samples))
-    prompt_bounds = columns.prompt_offsets.tolist()
-    for row, parts in enumerate(
-        zip(
-            map(canonical_text, columns.artifact_id.all_utf8()),
-            map(canonical_text, columns.worker_id.all_utf8()),
-            map(canonical_text, columns.task_id.all_utf8()),
-            map(environments.__getitem__, columns.environment_index.tolist()),
-            map(revisions.__getitem__, columns.revision_index.tolist()),
-            map(_V2_ENDINGS.__getitem__, columns.termination.tolist()),
-            map(canonical, columns.created_at_ms.tolist()),
-            map(groups.__getitem__, columns.group_index.tolist()),
-            (canonical(None if attempt < 0 else attempt) for attempt in columns.attempt.tolist()),
-            map(semantics.__getitem__, columns.semantics_index.tolist()),
-            _canonical_proofs(columns),
-            strict=True,
-        )
+    for parts in zip(
+        map(canonical_text, columns.artifact_id.all_utf8()),
+        map(canonical_text, columns.worker_id.all_utf8()),
+        map(canonical_text, columns.task_id.all_utf8()),
+        map(environments.__getitem__, columns.environment_index.tolist()),
+        map(revisions.__getitem__, columns.revision_index.tolist()),
+        map(_V2_ENDINGS.__getitem__, columns.termination.tolist()),
+        map(canonical, columns.created_at_ms.tolist()),
+        map(groups.__getitem__, columns.group_index.tolist()),
+        (canonical(None if attempt < 0 else attempt) for attempt in columns.attempt.tolist()),
+        map(semantics.__getitem__, columns.semantics_index.tolist()),
+        _canonical_proofs(columns),
+        _canonical_prompts(columns),
+        strict=True,
     ):
-        a, b = prompt_bounds[row], prompt_bounds[row + 1]
-        prompt = columns.prompt_token_id[a:b].tobytes() if b > a else None
-        yield b"".join((_CONTENT_OPENING, *parts, canonical(prompt), columns_follow))
+        yield b"".join((_CONTENT_OPENING, *parts, columns_follow))
+
+
+def _canonical_prompts(columns: TableColumns) -> Iterator[bytes]:
+    tokens = columns.prompt_token_id
+    if not len(tokens):
+        return repeat(_NOTHING, len(columns))
+    return (
+        canonical(tokens[a:b].tobytes()) if b > a else _NOTHING
+        for a, b in pairwise(columns.prompt_offsets.tolist())
+    )
 
 
 def _canonical_proofs(columns: TableColumns) -> Iterator[bytes]:
+    if not len(columns.proof_kind):
+        return repeat(canonical_count(b"l", 0), len(columns))
     proofs = [
         _V2_KINDS[kind] + canonical_text(digest) + canonical_text(reference)
         for kind, digest, reference in zip(
@@ -184,9 +192,10 @@ def _canonical_proofs(columns: TableColumns) -> Iterator[bytes]:
             strict=True,
         )
     ]
-    bounds = columns.proof_offsets.tolist()
-    for a, b in pairwise(bounds):
-        yield canonical_count(b"l", 3 * (b - a)) + b"".join(proofs[a:b])
+    return (
+        canonical_count(b"l", 3 * (b - a)) + b"".join(proofs[a:b])
+        for a, b in pairwise(columns.proof_offsets.tolist())
+    )
 
 
 def table_root(digests: Digests) -> str:
