@@ -217,7 +217,7 @@ def test_errors_are_json_when_json_was_asked_for(tmp_path: Path) -> None:
 
 def test_show_lists_rollouts_and_batches(document: Path) -> None:
     shown = json.loads(rollbook("contracts", "show", document, "--json", "--limit", 1).stdout)
-    assert (shown["rollouts"], len(shown["listed"]), shown["batches"][0]["batch_id"]) == (2, 1, "b")
+    assert (shown["rollouts"], len(shown["listed"]), shown["batches"][0]["batch"]) == (2, 1, "b")
     plain = rollbook("contracts", "show", document, "--limit", 1).stdout
     assert "rollout-0" in plain
     assert "1 more" in plain

@@ -104,12 +104,12 @@ def show(
     table, batches = _read(path, compatible)
     rows = [
         {
-            "artifact_id": artifact.artifact_id,
+            "artifact": artifact.artifact_id,
             "revision": artifact.source_policy_revision.revision_id,
             "environment": artifact.environment.storage_key,
             "task": artifact.task_id,
             "samples": artifact.token_count,
-            "reward_sum": artifact.reward_sum,
+            "reward": artifact.reward_sum,
             "termination": str(artifact.termination_reason),
             "artifact_digest": artifact.artifact_digest,
         }
@@ -117,38 +117,47 @@ def show(
     ]
     made = [
         {
-            "batch_id": batch.batch_id,
+            "batch": batch.batch_id,
             "target": batch.policy_lineage.target_revision.revision_id,
             "rollouts": batch.rollout_count,
             "tokens": batch.token_count,
-            "reward_sum": batch.reward_sum,
+            "reward": batch.reward_sum,
             "batch_digest": batch.batch_digest,
         }
         for batch in batches
     ]
-    summary = {"rollouts": len(table), "samples": table.sample_count, "root": table.root}
     if as_json:
+        summary = {"rollouts": len(table), "samples": table.sample_count, "root": table.root}
         print_json({**summary, "listed": rows, "batches": made})
         return
-    _print_table(f"{len(table)} rollouts, {table.sample_count} samples, root {table.root}", rows)
+    typer.echo(f"{len(table)} rollouts, {table.sample_count} samples\nroot {table.root}\n")
+    _print_table(rows)
     if len(rows) < len(table):
         typer.echo(f"… {len(table) - len(rows)} more; --limit 0 lists all")
     if made:
-        _print_table(f"{len(made)} batches", made)
+        typer.echo(f"\n{len(made)} batches\n")
+        _print_table(made)
 
 
-def _print_table(title: str, rows: list[dict[str, object]]) -> None:
+def _print_table(rows: list[dict[str, object]]) -> None:
+    """Digests are cut: enough to tell them apart; `--json` has them whole."""
     from rich.console import Console
     from rich.table import Table
 
-    shown = Table(title=title, title_justify="left", box=None, header_style="bold")
+    shown = Table(box=None, header_style="bold", pad_edge=False)
     for name in rows[0] if rows else ():
         shown.add_column(
             name, justify="right" if isinstance(rows[0][name], int | float) else "left"
         )
     for row in rows:
-        shown.add_row(*(f"{v:.6g}" if isinstance(v, float) else str(v) for v in row.values()))
+        shown.add_row(*(_cell(name, value) for name, value in row.items()))
     Console().print(shown)
+
+
+def _cell(name: str, value: object) -> str:
+    if name.endswith("_digest"):
+        return f"{value}"[:12]
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 @app.command()

@@ -34,7 +34,7 @@ Lengths = NDArray[np.uint8]
 
 
 def _spelled(ids: NDArray[np.uint64], width: int) -> tuple[NDArray[np.uint8], Lengths]:
-    """`<id>|` in `width` bytes, zeros behind, and how many digits there are."""
+    """`<id>|` in `width` bytes, zeros behind, and the length of the whole row."""
     digits = np.maximum(np.searchsorted(_POWERS, ids, side="right"), 1)
     text = np.zeros((len(ids), width), np.uint8)
     every = np.arange(len(ids))
@@ -42,14 +42,14 @@ def _spelled(ids: NDArray[np.uint64], width: int) -> tuple[NDArray[np.uint8], Le
         has = digits > place
         text[every[has], digits[has] - 1 - place] = ord("0") + ids[has] // _POWERS[place] % 10
     text[every, digits] = ord("|")
-    return text, digits.astype(np.uint8)
+    return text, (_BESIDE_DIGITS + digits).astype(np.uint8)
 
 
 def _computed_prefixes(ids: NDArray[np.uint32]) -> tuple[Prefixes, Lengths]:
-    text, digits = _spelled(ids.astype(np.uint64), _MAX_DIGITS + 1)
+    text, lengths = _spelled(ids.astype(np.uint64), _MAX_DIGITS + 1)
     label = np.broadcast_to(np.frombuffer(_LABEL, np.uint8), (len(ids), len(_LABEL)))
     rows = np.concatenate([label, text], axis=1)
-    return rows.view(f"V{rows.shape[1]}").ravel(), digits
+    return rows.view(f"V{rows.shape[1]}").ravel(), lengths
 
 
 class PrefixTable:
@@ -59,20 +59,21 @@ class PrefixTable:
         self._grow(0)
 
     def _grow(self, size: int) -> None:
-        text, digits = _spelled(np.arange(size, dtype=np.uint64), 8)
-        self._words, self._digits = text.view("<u8").ravel(), digits
+        text, lengths = _spelled(np.arange(size, dtype=np.uint64), 8)
+        self._words, self._lengths = text.view("<u8").ravel(), lengths
 
     def prefixes(self, ids: NDArray[np.uint32]) -> tuple[Prefixes, Lengths]:
-        """`|sample|<id>|` padded to one width, and the digits of each id."""
+        """`|sample|<id>|` padded to one width, and the length of the row it begins."""
         highest = int(ids.max(initial=0))
         if highest >= _LARGEST_TABLE:
             return _computed_prefixes(ids)
         if highest >= len(self._words):
             self._grow(1 << max(10, highest.bit_length()))
+        index = ids.astype(np.intp)
         rows = np.empty((len(ids), 2), "<u8")
         rows[:, 0] = _LABEL_WORD
-        rows[:, 1] = self._words.take(ids)
-        return rows.view("V16").ravel(), self._digits.take(ids)
+        rows[:, 1] = self._words.take(index)
+        return rows.view("V16").ravel(), self._lengths.take(index)
 
 
 _TABLE = PrefixTable()
@@ -82,14 +83,14 @@ def sample_payload(
     samples: Mapping[str, Column], start: int, end: int
 ) -> tuple[bytearray, NDArray[np.int64]]:
     """The bytes of samples start..end, and where each row begins (one more entry: where the last ends)."""
-    prefixes, digits = _TABLE.prefixes(samples["token_id"][start:end])
-    begins = np.arange(0, _BESIDE_DIGITS * (len(digits) + 1), _BESIDE_DIGITS)
-    begins[1:] += np.cumsum(digits, dtype=np.int64)
+    prefixes, lengths = _TABLE.prefixes(samples["token_id"][start:end])
+    begins = np.zeros(len(lengths) + 1, np.int64)
+    np.add.accumulate(lengths, out=begins[1:])
     payload = bytearray(int(begins[-1]))
-    if not len(digits):
+    if not len(lengths):
         return payload, begins
     _byte_view(payload, prefixes.dtype)[begins[:-1]] = prefixes
-    floats = np.empty(len(digits), _FLOATS)
+    floats = np.empty(len(lengths), _FLOATS)
     floats["lp"] = samples["logprob"][start:end]
     floats["p"] = floats["q"] = ord("|")
     floats["r"] = samples["reward"][start:end]
