@@ -14,8 +14,9 @@ help: ## list the targets
 $(READY): pyproject.toml scripts/venv.sh $(STALE)
 	@PYTHON="$(PYTHON)" sh scripts/venv.sh
 
-demo: $(READY) ## check the contracts on your machine
+demo: $(READY) ## the contract loop, then a rollout store from records to training batches
 	.venv/bin/rollbook contracts check
+	.venv/bin/python examples/store_tour.py
 
 test: $(READY) ## run the quick tests
 	.venv/bin/pytest -m "not slow"

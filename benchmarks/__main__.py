@@ -5,13 +5,14 @@ from __future__ import annotations
 import platform
 
 import numpy as np
-from benchmarks import digests, pipeline, table_file
+
+from benchmarks import digests, pipeline, store_audit, store_read, store_write, table_file
 
 
 def main() -> None:
     print(f"Python {platform.python_version()}, numpy {np.__version__}, {platform.machine()}\n")
     claims = []
-    for benchmark in (digests, pipeline, table_file):
+    for benchmark in (digests, pipeline, table_file, store_write, store_read, store_audit):
         claims += benchmark.main()
         print()
     print("claims:")

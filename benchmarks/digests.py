@@ -6,9 +6,9 @@ import hashlib
 import struct
 
 import numpy as np
+
 from benchmarks.rollouts import many_lengths, random_table
 from benchmarks.timing import Claim, best
-
 from rollbook.contracts import RolloutTable
 from rollbook.contracts.table_digests import artifact_digests, content_digests
 

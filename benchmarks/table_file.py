@@ -9,7 +9,6 @@ from pathlib import Path
 
 from benchmarks.rollouts import many_lengths, random_table
 from benchmarks.timing import Claim, best
-
 from rollbook.contracts import open_table, save_table
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from types import ModuleType
 
 import pytest
-from benchmarks import digests, pipeline, table_file
+
+from benchmarks import digests, pipeline, store_audit, store_read, store_write, table_file
 
 
 @pytest.mark.parametrize(
-    "benchmark", [digests, pipeline, table_file], ids=lambda module: module.__name__
+    "benchmark",
+    [digests, pipeline, table_file, store_write, store_read, store_audit],
+    ids=lambda module: module.__name__,
 )
 def test_a_benchmark_runs_small(benchmark: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     claims = benchmark.main(scale=0.01)

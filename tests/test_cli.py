@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.factories import artifact, proof, revision, samples, table
 
 from rollbook import __version__
 from rollbook.cli.main import main
@@ -23,6 +22,7 @@ from rollbook.contracts import (
     save_table,
     write_file,
 )
+from tests.factories import artifact, proof, revision, samples, table
 
 
 class Result(NamedTuple):

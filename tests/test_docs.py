@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.factories import revision, table
 
 from rollbook.contracts import TrainerBatch, batch_to_json, write_file
+from rollbook.store.writer import write_rollout_zarr_store
+from tests.factories import revision, table
+from tests.store.synthetic import make_records
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -51,6 +53,9 @@ def test_commands_on_a_page_run(page: Path, tmp_path: Path) -> None:
     write_file(some, [], tmp_path / "rollouts.json")
     write_file(some, [], tmp_path / "rollouts.jsonl")
     (tmp_path / "batch.json").write_bytes(batch_to_json(batch))
+    write_rollout_zarr_store(
+        tmp_path / "rollouts.zarr", make_records(3, seed=1), selected_depth_enabled=False
+    )
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     rollbook = Path(sys.executable).with_name("rollbook")
     for command in commands(page):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rollbook import contracts, errors, train
+from rollbook import contracts, errors, rollouts, train
 from rollbook.contracts.sample import SAMPLE_DTYPES
 
 CONTRACTS = """
@@ -18,8 +18,26 @@ CONTRACTS = """
     token_staleness verify_proof write_file
 """
 TRAIN = """
-    JaggedBatch PackedBatch PaddedBatch balance pack_to_budget rollouts_of to_jagged to_packed to_packed_bins
-    to_padded
+    JaggedBatch PackedBatch PaddedBatch QHBatches QHStates balance pack_to_budget rollouts_of to_jagged
+    to_packed to_packed_bins to_padded
+"""
+ROLLOUTS = """
+    DEFAULT_RETURN_SEMANTICS INVALID_REASON_CODES INVALID_REASON_VERSION ROLLOUT_MANIFEST_FILENAME
+    ROLLOUT_MANIFEST_VERSION ROLLOUT_ZARR_SCHEMA_ID ROLLOUT_ZARR_SCHEMA_VERSION RolloutLineage
+    RolloutStoreInvocation RolloutStoreManifestContext RolloutSuspiciousQueryConfig RolloutZarrRecord
+    RolloutZarrStoreConfig RolloutZarrStoreReader RolloutZarrValidationResult RolloutZarrWriteResult
+    candidate_audit_rows candidate_group_summary_rows candidate_result_diagnostic_counts decode_invalid_reason
+    decode_position_id decode_strategy_id decode_target_invalid_reason discover_rollout_store_paths
+    rollout_step_objective_rows rollout_store_inventory_rows rollout_tree_summary_rows selected_depth_preview
+    selected_depth_summary_rows suspicious_rollout_rows target_audit_rows validate_rollout_zarr_store
+    validity_waterfall_rows write_rollout_zarr_store
+"""
+GENERATION = """
+    ROLLOUT_SHARD_MANIFEST_VERSION ROLLOUT_SHARD_OWNER_FILENAME ROLLOUT_SHARD_SUCCESS_FILENAME
+    RolloutDatasetWriter RolloutDatasetWriterConfig RolloutDatasetWriterStats RolloutRecipeConfig
+    RolloutTargetSource SelectedDepthRetentionConfig RolloutShardEntry RolloutShardRow
+    RolloutShardCampaignStatus RolloutShardRunResult RolloutShardStatus plan_rollout_shards run_rollout_shard
+    summarize_rollout_shard_campaign write_rollout_shard_manifest_from_config
 """
 COLUMNS = {
     "token_id": "<u4",
@@ -54,6 +72,15 @@ def test_the_names_of_the_contracts_room() -> None:
 
 def test_the_names_of_the_train_room() -> None:
     assert sorted(train.__all__) == sorted(TRAIN.split())
+
+
+def test_the_names_of_the_rollout_package_that_are_here() -> None:
+    """The others come with generation and campaigns."""
+    assert sorted(rollouts.__all__) == sorted(ROLLOUTS.split())
+    assert all(hasattr(rollouts, name) for name in rollouts.__all__)
+    later = set(GENERATION.split())
+    assert len(later | set(rollouts.__all__)) == 52
+    assert not later & set(rollouts.__all__)
 
 
 def test_the_sample_columns_and_their_types() -> None:

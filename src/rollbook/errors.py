@@ -8,6 +8,9 @@
     │   ├── UnsupportedVersion        written by a format this release does not read
     │   ├── TruncatedFile             shorter or longer than it says it is
     │   ├── ChecksumMismatch          stored bytes changed after they were written
+    │   ├── IncompatibleStores        stores whose rows mean different things cannot be read as one
+    │   ├── NotRawArray               the array is encoded and cannot be mapped: read it through zarr
+    │   ├── RowOutOfRange             there is no such row
     │   └── LeaseHeld                 someone else is working on it (a retry can help)
     ├── MalformedJson                 JSON that is not the record it should be
     └── Refusal                       a record the contracts do not accept
@@ -114,6 +117,24 @@ class TruncatedFile(StorageError, ValueError):
 class ChecksumMismatch(StorageError, ValueError):
     code: ClassVar[str] = "checksum_mismatch"
     template: ClassVar[str] = "{path} was changed after it was written: {detail}"
+
+
+@dataclass(eq=False, kw_only=True)
+class NotRawArray(StorageError, ValueError):
+    code: ClassVar[str] = "not_raw_array"
+    template: ClassVar[str] = "{path} cannot be mapped: {detail}"
+
+
+@dataclass(eq=False, kw_only=True)
+class RowOutOfRange(StorageError, IndexError):
+    code: ClassVar[str] = "row_out_of_range"
+
+
+@dataclass(eq=False, kw_only=True)
+class IncompatibleStores(StorageError, ValueError):
+    code: ClassVar[str] = "incompatible_stores"
+    template: ClassVar[str] = "{path} and {other} cannot be read as one: {detail}"
+    other: str
 
 
 @dataclass(eq=False, kw_only=True)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories import artifact, checkpoint, proof, revision, samples, table
 
 from rollbook import errors
 from rollbook.contracts import (
@@ -20,6 +19,7 @@ from rollbook.contracts import (
     RolloutTable,
     TrainerBatch,
 )
+from tests.factories import artifact, checkpoint, proof, revision, samples, table
 
 
 def assemble(rollouts: Any, **changes: Any) -> TrainerBatch:

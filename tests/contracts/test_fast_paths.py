@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories import f32_bits, table, tables
 
 from rollbook.contracts import RolloutArtifact, RolloutTable, f32_json, sample_payload
 from rollbook.contracts.columns import ragged_rows
@@ -19,6 +18,7 @@ from rollbook.contracts.sums import _one_by_one, _sweep, sequential_sums
 from rollbook.contracts.table_digests import artifact_digests, content_digests, row_content_digest
 from rollbook.digest import Plain, canonical
 from rollbook.errors import InvalidNumber
+from tests.factories import f32_bits, table, tables
 
 
 def plain_artifact_digest(artifact: RolloutArtifact) -> str:

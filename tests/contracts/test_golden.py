@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.factories import artifact, proof, revision
 
 from rollbook import errors
 from rollbook.contracts import (
@@ -25,6 +24,7 @@ from rollbook.contracts import (
 from rollbook.contracts.batch import batch_digest
 from rollbook.contracts.sample_payload import sample_payload
 from rollbook.contracts.sums import total_of_sums
+from tests.factories import artifact, proof, revision
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VECTORS = json.loads((GOLDEN / "contracts.json").read_text())

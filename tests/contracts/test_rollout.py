@@ -11,17 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories import (
-    ENVIRONMENT,
-    artifact,
-    proof,
-    revision,
-    same_columns,
-    samples,
-    table,
-    table_fields,
-    tables,
-)
 
 from rollbook import errors
 from rollbook.contracts import (
@@ -36,6 +25,17 @@ from rollbook.contracts import (
     verify_proof,
 )
 from rollbook.contracts.sample import SAMPLE_DTYPES
+from tests.factories import (
+    ENVIRONMENT,
+    artifact,
+    proof,
+    revision,
+    same_columns,
+    samples,
+    table,
+    table_fields,
+    tables,
+)
 
 
 def test_an_artifact_gives_back_what_it_was_made_of() -> None:

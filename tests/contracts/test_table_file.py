@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.factories import artifact, proof, same_columns, samples, table, tables
 
 from rollbook import errors
 from rollbook.contracts import RolloutTable, open_table, save_table
 from rollbook.contracts.table_file import _PREAMBLE, MAGIC, VERSION
 from rollbook.digest import checksum
+from tests.factories import artifact, proof, same_columns, samples, table, tables
 
 EVERYTHING: dict[str, Any] = {
     "samples": samples(3, loss_mask=[1, 0, 1], policy_version=[-1, 2, 3]),

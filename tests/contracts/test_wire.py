@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from tests.factories import artifact, proof, revision, same_columns, samples, table, tables
 
 from rollbook import errors
 from rollbook.contracts import (
@@ -26,6 +25,7 @@ from rollbook.contracts import (
     read_file,
     write_file,
 )
+from tests.factories import artifact, proof, revision, same_columns, samples, table, tables
 
 
 def batch_of(*rollouts: RolloutArtifact) -> TrainerBatch:

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rollbook.train
 from rollbook.contracts.batch import TrainerBatch
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.provenance import EnvironmentPackageKey, RolloutTerminationReason
@@ -609,18 +608,3 @@ def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.Monkey
         to_packed(case.batch, case.table).to_torch()
     with pytest.raises(ConfigurationError, match=r"pip install 'rollbook\[torch\]'"):
         to_jagged(case.batch, case.table).nested()
-
-
-def test_the_public_names_are_these() -> None:
-    assert rollbook.train.__all__ == [
-        "JaggedBatch",
-        "PackedBatch",
-        "PaddedBatch",
-        "balance",
-        "pack_to_budget",
-        "rollouts_of",
-        "to_jagged",
-        "to_packed",
-        "to_packed_bins",
-        "to_padded",
-    ]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rollbook.errors import RollbookError
+from rollbook.errors import RollbookError, TargetExists
 
 if TYPE_CHECKING:
     from rollbook.contracts.check import Finding
@@ -38,6 +39,79 @@ def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
         verdict = "all green" if not failed else f"{failed} of {len(findings)} failed"
         typer.echo(f"{len(findings)} checked, {verdict}")
     raise typer.Exit(VIOLATIONS if failed else OK)
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, str] | None = None,
+    *,
+    total: int | None = None,
+) -> None:
+    """Rows as a table: these columns under these headings, or all. Says how many of `total` are not shown."""
+    from rich.console import Console
+    from rich.table import Table
+
+    if not rows:
+        typer.echo("no rows")
+        return
+    headings = columns or {name: name for name in rows[0]}
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    *_, last = headings
+    for key, heading in headings.items():
+        numbers = all(isinstance(row[key], int | float | None) for row in rows)
+        # sentences stand last, and go on in the next line rather than be cut
+        shown.add_column(heading, justify="right" if numbers else "left", no_wrap=key != last)
+    for row in rows:
+        shown.add_row(*(_cell(row[key]) for key in headings))
+    Console(highlight=False).print(shown)
+    if total is not None and total > len(rows):
+        typer.echo(f"… {total - len(rows):,} more; --limit 0 shows all")
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@contextmanager
+def replace_hint() -> Iterator[None]:
+    """For commands that write a file and have `--replace`."""
+    try:
+        yield
+    except TargetExists as error:
+        raise TargetExists(path=error.path, detail="--replace replaces it") from error
+
+
+def most(limit: int) -> int | None:
+    """`--limit 0` is for all."""
+    return limit or None
+
+
+def print_limited(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, str],
+    limit: int,
+    as_json: bool,
+    total: int | None = None,
+) -> None:
+    """All columns for scripts; for people those that fit on a line."""
+    shown = rows[: most(limit)]
+    if as_json:
+        print_json(shown)
+    else:
+        print_rows(shown, columns, total=len(rows) if total is None else total)
+
+
+def shown_bytes(size: int | None) -> str:
+    if size is None:
+        return "-"
+    for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        if size >= 10**power:
+            return f"{size / 10**power:.1f} {unit}"
+    return f"{size} B"
 
 
 def print_error(error: RollbookError) -> None:

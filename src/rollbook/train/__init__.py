@@ -1,5 +1,6 @@
 """From a trainer batch to what a trainer's step takes: packed, padded or jagged arrays, traceable to their rollouts."""
 
+from rollbook.train.dataset import QHBatches, QHStates
 from rollbook.train.export import (
     JaggedBatch,
     PackedBatch,
@@ -16,6 +17,8 @@ __all__ = [
     "JaggedBatch",
     "PackedBatch",
     "PaddedBatch",
+    "QHBatches",
+    "QHStates",
     "balance",
     "pack_to_budget",
     "rollouts_of",

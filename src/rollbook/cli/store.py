@@ -1,0 +1,519 @@
+"""`rollbook store …`: what is in a rollout store, whether it holds together, and what deserves a second look."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rollbook.cli.output import (
+    OK,
+    VIOLATIONS,
+    most,
+    print_json,
+    print_limited,
+    print_rows,
+    replace_hint,
+    shown_bytes,
+)
+from rollbook.errors import ConfigurationError, StorageError
+
+if TYPE_CHECKING:
+    from rollbook.store.reader import RolloutZarrStoreReader
+
+app = typer.Typer(
+    help="Look into, check, export and repack rollout stores.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Store = Annotated[str, typer.Argument(help="A store: its folder, or a URL such as s3://….")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, with every column.")]
+Limit = Annotated[int, typer.Option(min=0, help="Rows to show; 0 for all.")]
+Rollout = Annotated[int | None, typer.Option(min=0, help="Only this rollout row.")]
+Step = Annotated[int | None, typer.Option(min=0, help="Only this step row.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing output.")]
+Rows = list[dict[str, Any]]
+
+
+def _open(place: str) -> RolloutZarrStoreReader:
+    from rollbook.store.remote import open_store
+
+    return open_store(_there(place))
+
+
+def _open_at(place: str, rollout: int | None, step: int | None = None) -> RolloutZarrStoreReader:
+    """Opens a store that has these rows."""
+    reader = _open(place)
+    asked = (("rollout", rollout, reader.num_rollouts), ("step", step, reader.num_steps))
+    for name, row, rows in asked:
+        if row is not None and row >= rows:
+            raise ConfigurationError(
+                message=f"there is no {name} row {row}; the store has {rows}, counted from 0"
+            )
+    return reader
+
+
+def _there(place: str) -> str:
+    from rollbook.store.remote import is_url
+
+    if not is_url(place) and not Path(place).exists():
+        raise ConfigurationError(message=f"there is nothing at {place}; name the folder of a store")
+    return place
+
+
+def _refuse_together(why: str, **options: object) -> None:
+    given = [name for name, value in options.items() if value is not None and value is not False]
+    if len(given) > 1:
+        names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ConfigurationError(message=f"{names} do not go together: {why}")
+
+
+# ----------------------------------------------------------------------------------------- info
+
+
+@app.command()
+def info(
+    path: Annotated[str, typer.Argument(help="A store, or a folder with stores in it.")],
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """What a store holds and where it comes from.
+
+    Given a folder with stores in it, lists those.
+    """
+    from rollbook.store.remote import is_url
+
+    if is_url(_there(path)) or (Path(path) / "zarr.json").exists():
+        _print_store(path, as_json)
+    else:
+        _print_inventory(Path(path), limit, as_json)
+
+
+def _print_inventory(folder: Path, limit: int, as_json: bool) -> None:
+    from rollbook.store.inventory import (
+        discover_rollout_store_paths,
+        rollout_store_inventory_rows,
+    )
+
+    rows = rollout_store_inventory_rows(discover_rollout_store_paths(folder))
+    if not rows:
+        detail = "it is no store, and there is no folder named *.zarr in it"
+        raise StorageError(path=str(folder), detail=detail)
+    if as_json:
+        print_json(rows[: most(limit)])
+        return
+    base = folder.resolve()
+    for row in rows:
+        at = Path(row["path"])
+        row["store"] = str(at.relative_to(base)) if at.is_relative_to(base) else str(at)
+        row["size"] = shown_bytes(row["size_bytes"])
+    print_limited(rows, _INVENTORY, limit, as_json)
+    for row in rows:
+        if row["first_error"]:
+            typer.echo(f"{row['schema_status']}: {row['first_error']}")
+
+
+_INVENTORY = {
+    "store": "store",
+    "schema_status": "schema",
+    "observed_rollouts": "rollouts",
+    "observed_steps": "steps",
+    "observed_candidates": "candidates",
+    "size": "size",
+}
+
+
+def _print_store(path: str, as_json: bool) -> None:
+    from rollbook.store.provenance import provenance
+
+    reader = _open(path)
+    manifest = reader.manifest()["manifest"]
+    counts, files = dict(manifest["counts"]), manifest["files"]
+    size = sum(each for each, _ in files.values())
+    said = provenance(reader)
+    if as_json:
+        held = {"counts": counts, "size_bytes": size, "file_count": len(files)}
+        print_json({"path": path, **held, "provenance": said, "root_attrs": dict(reader.attrs)})
+        return
+    typer.echo(f"{path}\n")
+    _print_pairs({heading: f"{counts[name]:,}" for name, heading in _COUNTS.items()})
+    typer.echo("")
+    _print_pairs({**said, "size": f"{shown_bytes(size)} in {len(files)} files"})
+
+
+_COUNTS = {
+    "rollouts": "rollouts",
+    "steps": "steps",
+    "candidates": "candidates",
+    "q_h_max_candidates": "widest shell",
+    "targets": "targets",
+    "sources": "source rows",
+    "selected_depths": "depth images",
+    "target_eval_crops": "point crops",
+}
+
+
+def _print_pairs(pairs: dict[str, str]) -> None:
+    widest = max(map(len, pairs))
+    for name, value in pairs.items():
+        typer.echo(f"{name:{widest}}  {value}")
+
+
+# ------------------------------------------------------------------------------------- validate
+
+
+@app.command()
+def validate(
+    path: Store,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also read every byte and compare it with its checksum.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=0, help="Violations to print; 0 for all.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Check links, counts, labels and derived values.
+
+    Prints every violation with its code and rows. Exit code 0 only if all is well.
+    """
+    from rollbook.store.remote import is_url
+    from rollbook.store.validate import validate_rollout_zarr_store
+
+    # a folder that does not open is a violation, a URL that does not open is an error
+    folder = _open(path).local("") if is_url(path) else _there(path)
+    result = validate_rollout_zarr_store(folder, deep=deep)
+    found = result.violations
+    counts = {
+        "rollouts": result.num_rollouts,
+        "steps": result.num_steps,
+        "candidates": result.num_candidates,
+    }
+    if as_json:
+        rows = [each.as_dict() for each in found]
+        print_json({"ok": result.ok, "store": path, "deep": deep, **counts, "violations": rows})
+        raise typer.Exit(OK if result.ok else VIOLATIONS)
+    for each in found[: most(limit)]:
+        text = str(each).removesuffix(f" [{each.code}]")
+        typer.echo(f"{typer.style(each.code, fg='red')}  {text}")
+    if limit and len(found) > limit:
+        typer.echo(f"… {len(found) - limit} more; --limit 0 prints all")
+    checked = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    plural = "violation" if len(found) == 1 else "violations"
+    typer.echo(f"checked {checked}{', and every byte' if deep else '; --deep checks every byte'}")
+    typer.echo("all is well" if result.ok else f"{len(found)} {plural}")
+    raise typer.Exit(OK if result.ok else VIOLATIONS)
+
+
+# ---------------------------------------------------------------------------------------- audit
+
+
+@app.command()
+def audit(
+    path: Store,
+    rollout: Rollout = None,
+    step: Step = None,
+    group_by: Annotated[
+        str | None, typer.Option(help="Summarise by any audit column, such as position or scene.")
+    ] = None,
+    targets: Annotated[bool, typer.Option("--targets", help="List the targets instead.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write one self-contained page with plots; --step is the decision shown."
+        ),
+    ] = None,
+    limit: Limit = 20,
+    replace: Replace = False,
+    as_json: AsJson = False,
+) -> None:
+    """List or summarise candidates, or write an audit page."""
+    from rollbook.cli import store_audit
+
+    whole = "each is about the whole store"
+    _refuse_together(whole, rollout=rollout, group_by=group_by, targets=targets, html=html)
+    _refuse_together(whole, step=step, group_by=group_by, targets=targets)
+    reader = _open_at(path, rollout, step)
+    if html is not None:
+        store_audit.write_page(reader, html, step, replace)
+    elif group_by is not None:
+        store_audit.print_groups(reader, group_by, limit, as_json)
+    elif targets:
+        store_audit.print_targets(reader, limit, as_json)
+    else:
+        store_audit.print_candidates(reader, rollout, step, limit, as_json)
+
+
+@app.command()
+def waterfall(path: Store, as_json: AsJson = False) -> None:
+    """Candidates left at each stage, from proposed to taken."""
+    from rollbook.store.audit import validity_waterfall_rows
+
+    rows = validity_waterfall_rows(_open(path))
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        row["share"] = f"{row['fraction_of_full'] or 0:6.1%}"
+        row[""] = "█" * round(40 * (row["fraction_of_full"] or 0))
+    print_rows(rows, {"stage": "stage", "count": "count", "share": "share", "": ""})
+
+
+# ----------------------------------------------------------------------------------- suspicious
+
+
+@app.command()
+def suspicious(
+    path: Store,
+    min_valid_candidates: Annotated[int, typer.Option(help="Fewer are no real choice.")] = 3,
+    dominant_invalid_fraction: Annotated[
+        float, typer.Option(help="Share of a step's invalid candidates with one reason.")
+    ] = 0.8,
+    high_target_score: Annotated[
+        float, typer.Option(help="Score from which on a target should have a ground truth.")
+    ] = 0.5,
+    max_step_distance_m: Annotated[float, typer.Option(help="Longest normal move.")] = 1.25,
+    max_height_delta_m: Annotated[float, typer.Option(help="Greatest normal rise.")] = 0.6,
+    max_backward_step_m: Annotated[float, typer.Option(help="Longest normal retreat.")] = 0.35,
+    max_yaw_delta_deg: Annotated[float, typer.Option(help="Greatest normal turn.")] = 85.0,
+    limit: Annotated[int, typer.Option(min=0, help="Rows to show of each kind; 0 for all.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Rollouts that deserve a second look.
+
+    Exit code 1 if any of it breaks a rule; 0 if it is only unusual.
+    """
+    from rollbook.store.suspicious import (
+        RolloutSuspiciousQueryConfig,
+        suspicious_counts,
+        suspicious_rollout_rows,
+    )
+
+    config = RolloutSuspiciousQueryConfig(
+        min_valid_candidates=min_valid_candidates,
+        dominant_invalid_fraction=dominant_invalid_fraction,
+        high_target_score=high_target_score,
+        max_step_distance_m=max_step_distance_m,
+        max_height_delta_m=max_height_delta_m,
+        max_backward_step_m=max_backward_step_m,
+        max_yaw_delta_deg=max_yaw_delta_deg,
+    )
+    reader = _open(path)
+    counts = suspicious_counts(reader, config=config)
+    rows = suspicious_rollout_rows(reader, config=config, limit=most(limit))
+    if as_json:
+        print_json({"counts": counts, "rows": rows})
+    else:
+        _print_suspicious(counts, rows)
+    errors = sum(row["count"] for row in counts if row["severity"] == "error")
+    raise typer.Exit(VIOLATIONS if errors else OK)
+
+
+def _print_suspicious(counts: Rows, rows: Rows) -> None:
+    print_rows(counts)
+    for kind in (row["kind"] for row in counts if row["count"]):
+        hits = [row for row in rows if row["kind"] == kind]
+        ids = {f"{name}_row_id": name for name in ("rollout", "step", "candidate", "target")}
+        about = {key: name for key, name in ids.items() if hits[0].get(key) is not None}
+        typer.echo(f"\n{kind}")
+        print_rows(hits, {**about, "message": "what"}, total=_count_of(kind, counts))
+
+
+def _count_of(kind: str, counts: Rows) -> int:
+    return next(int(row["count"]) for row in counts if row["kind"] == kind)
+
+
+# ----------------------------------------------------------------------------------------- tree
+
+
+@app.command()
+def tree(path: Store, rollout: Rollout = None, limit: Limit = 30, as_json: AsJson = False) -> None:
+    """What policies chose, by step and position family.
+
+    With --rollout, the steps of that one and what each brought.
+    """
+    from rollbook.store.audit import rollout_step_objective_rows, rollout_tree_summary_rows
+
+    reader = _open_at(path, rollout)
+    if rollout is None:
+        print_limited(rollout_tree_summary_rows(reader), _TREE, limit, as_json)
+        return
+    rows = rollout_step_objective_rows(reader, rollout_row_id=rollout)
+    for row in rows if not as_json else ():
+        row["valid"] = f"{row['num_valid_candidates']}/{row['num_candidates']}"
+    print_limited(rows, _STEPS, limit, as_json)
+
+
+_TREE = {
+    "policy": "policy",
+    "step_index": "step",
+    "selected_position": "position",
+    "selected_steps": "taken",
+    "mean_valid_fanout": "valid",
+    "mean_selected_target_root_gain": "gain",
+}
+_STEPS = {
+    "step_index": "step",
+    "step_row_id": "row",
+    "valid": "valid",
+    "selected_position": "position",
+    "selected_target_root_gain": "gain",
+    "cumulative_target_root_gain": "sum",
+    "selected_probability": "prob",
+    "selected_entropy": "entropy",
+}
+
+
+# ---------------------------------------------------------------------------------------- depth
+
+
+@app.command()
+def depth(
+    path: Store,
+    step: Step = None,
+    rollout: Rollout = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Write the image of --step as a PNG file.")
+    ] = None,
+    limit: Limit = 20,
+    replace: Replace = False,
+    as_json: AsJson = False,
+) -> None:
+    """What the kept depth images hold, or one as a PNG file."""
+    from rollbook.store.audit import selected_depth_summary_rows
+
+    reader = _open_at(path, rollout, step)
+    if output is not None:
+        _write_depth(reader, step, output, replace)
+        return
+    rows = selected_depth_summary_rows(
+        reader, rollout_row_id=rollout, step_row_id=step, limit=most(limit)
+    )
+    filtered = step is not None or rollout is not None
+    total = None if filtered else reader.num_steps
+    print_limited(rows, _DEPTHS, limit, as_json, total)
+    for warning in dict.fromkeys(row["warning"] for row in rows if row["warning"] and not as_json):
+        typer.echo(f"not available: {warning}")
+
+
+_DEPTHS = {
+    "step_row_id": "step",
+    "rollout_row_id": "rollout",
+    "available": "image",
+    "valid_fraction": "valid",
+    "depth_min_m": "min m",
+    "depth_mean_m": "mean m",
+    "depth_max_m": "max m",
+    "selected_position": "position",
+}
+
+
+def _write_depth(
+    reader: RolloutZarrStoreReader, step: int | None, output: Path, replace: bool
+) -> None:
+    from rollbook.files import write_bytes
+    from rollbook.store.audit import selected_depth_preview
+    from rollbook.store.depth_png import depth_png
+
+    if step is None:
+        raise ConfigurationError(message="--output writes one image: say which with --step")
+    longest = 1024
+    preview = selected_depth_preview(reader, step_row_id=step, max_size=longest)
+    if not preview["available"]:
+        detail = f"no depth image of step {step}: {preview['warning']}"
+        raise StorageError(path=str(reader.store_dir), detail=detail)
+    data = depth_png(preview["depth_m"], title=f"{reader.store_dir.name}, step {step}")
+    with replace_hint():
+        write_bytes(output, data, replace=replace)
+    height, width = preview["image_size_hw"]
+    typer.echo(f"{output}: step {step}, {width}x{height} pixels; bright is near, chequered unknown")
+
+
+# ---------------------------------------------------------------------- export, repack, migrate
+
+
+@app.command()
+def export(
+    path: Store,
+    output: Annotated[Path, typer.Argument(help="Where to: .parquet, .csv or .jsonl.")],
+    table: Annotated[str, typer.Option(help="The table to export.")] = "candidates",
+    columns: Annotated[
+        str | None, typer.Option(help="Only these columns, separated by commas.")
+    ] = None,
+    codes: Annotated[
+        bool,
+        typer.Option("--codes", help="Keep codes and NaN as stored instead of words and nulls."),
+    ] = False,
+    replace: Replace = False,
+) -> None:
+    """Write a table as Parquet, CSV or JSON lines.
+
+    Parquet needs an extra: pip install 'rollbook[frames]'.
+    """
+    from rollbook.store.export import export_table
+
+    chosen = None if columns is None else [each.strip() for each in columns.split(",")]
+    with replace_hint():
+        rows = export_table(
+            _open(path), table, output, columns=chosen, decode=not codes, replace=replace
+        )
+    typer.echo(f"{output}: {rows:,} rows of {table}, {shown_bytes(output.stat().st_size)}")
+
+
+class Profile(StrEnum):
+    local = "local"
+    archive = "archive"
+
+
+@app.command()
+def repack(
+    path: Store,
+    output: Annotated[Path, typer.Argument(help="Where the repacked store goes.")],
+    profile: Annotated[
+        Profile, typer.Option(help="local: mapped when read. archive: compressed, smaller.")
+    ],
+    replace: Replace = False,
+) -> None:
+    """Write the same store in another profile, losslessly."""
+    from rollbook.store.repack import repack_store
+
+    with replace_hint():
+        written = repack_store(_open(path).local(""), output, profile.value, replace=replace)
+    typer.echo(f"{written}: repacked for {profile.value}")
+
+
+@app.command()
+def publish(
+    path: Store,
+    url: Annotated[str, typer.Argument(help="Where to, such as s3://bucket/prefix.")],
+    replace: Replace = False,
+) -> None:
+    """Put a finished store at a URL.
+
+    A publication that broke off goes on where it ended.
+    """
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    from rollbook.store.remote import publish_store
+
+    with Bar(console=Console(stderr=True), transient=True) as bar, replace_hint():
+        task = bar.add_task("publishing")
+        done = publish_store(
+            _there(path),
+            url,
+            replace=replace,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    typer.echo(
+        f"{done.url}: {done.files} files, {shown_bytes(done.bytes)}, content {done.content_sha256}"
+    )
+
+
+@app.command()
+def migrate(path: Store) -> None:
+    """Bring an older store up to this release's schema."""
+    from rollbook.store.migrate import migrate_store
+
+    typer.echo(migrate_store(_there(path)))

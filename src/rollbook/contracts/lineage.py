@@ -1,0 +1,297 @@
+"""RolloutLineage: where one rollout came from: source row, target, ground-truth match, and what made it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Annotated, TypeAlias
+
+import msgspec
+import numpy as np
+
+from rollbook.contracts.decode import decode
+from rollbook.contracts.reasons import (
+    INVALID_REASON_VERSION,
+    TARGET_INVALID_REASON_CODES,
+    VALID_BITSET,
+    primary_target_reasons,
+)
+from rollbook.contracts.record import Record
+from rollbook.contracts.text import checked_text
+from rollbook.digest import digest_of
+from rollbook.errors import InvalidNumber, InvalidValue
+
+LINEAGE_DOMAIN = "rollbook.rollout_lineage.v1"
+
+Vector3: TypeAlias = Annotated[tuple[float, ...], msgspec.Meta(min_length=3, max_length=3)]
+"""Metres."""
+Pose12: TypeAlias = Annotated[tuple[float, ...], msgspec.Meta(min_length=12, max_length=12)]
+"""Nine row-major rotation entries, then the translation in metres."""
+
+SourceIdentity: TypeAlias = tuple[str | int | None, ...]
+
+_INT64_MAX = 2**63 - 1
+LABELLED_STATUSES = frozenset({"matched", "v0_gt_input"})
+_IDENTITY = (
+    "source_sample_index",
+    "source_sample_key",
+    "scene_id",
+    "snippet_id",
+    "split",
+    "source_cache_version",
+    "source_offline_store_manifest_hash",
+    "split_manifest_hash",
+    "source_shard_id",
+    "source_shard_row",
+)
+
+
+class RolloutLineage(Record, frozen=True, kw_only=True):
+    """What a rollout was made of and from, by id and digest; None where nothing is known.
+
+    Flat, so that a field is a column. Numbers and vectors may be given as numpy values; they are kept as Python
+    ints, floats and tuples. NaN is refused: a number that is missing is None.
+    """
+
+    rollout_id: str = ""
+    """Empty until the rollout's chains are known: see `for_chain`."""
+    chain_id: int = 0
+    """From 0, over the trajectories that one rollout call kept."""
+    scene_id: str | None = None
+    snippet_id: str | None = None
+    mesh_version: str | None = None
+    candidate_config_hash: str | None = None
+    oracle_config_hash: str | None = None
+    model_checkpoint_hash: str | None = None
+    """Of a learned policy; built-in ones have none."""
+    random_seed: int | None = None
+    rollout_policy: str = "unknown"
+    source_cache_version: str | None = None
+    split: str | None = None
+    source_offline_store_manifest_hash: str | None = None
+    source_row_id: int | None = None
+    source_sample_index: int | None = None
+    source_sample_key: str | None = None
+    split_manifest_hash: str | None = None
+    source_shard_id: str | None = None
+    source_shard_row: int | None = None
+    rollout_config_hash: str | None = None
+    branch_schedule_id: str | None = None
+    target_row_id: int | None = None
+    """As the selector numbered it; a store gives it an id of its own."""
+    target_id: str | None = None
+    target_protocol_version: str | None = None
+    target_crop_policy: str | None = None
+    reason_code_version: str = INVALID_REASON_VERSION
+    """Of the candidates' reasons; the target's own have `target_reason_code_version`."""
+    selection_rng_state_hash: str | None = None
+    target_selection_policy: str | None = None
+    target_selection_rank: int | None = None
+    target_selection_score: float | None = None
+    target_selection_probability: float | None = None
+    target_selection_temperature: float | None = None
+    target_source: str | None = None
+    target_source_index: int | None = None
+    target_sem_id: int | None = None
+    target_inst_id: int | None = None
+    target_class_name: str | None = None
+    target_confidence: float | None = None
+    target_projected_area_pixels: float | None = None
+    target_projected_area_fraction: float | None = None
+    target_semidense_support_count: int | None = None
+    target_evl_support_count: int | None = None
+    target_effective_support_count: float | None = None
+    """A weighted sum of the two counts, so not a whole number."""
+    target_visibility_score: float | None = None
+    target_support_score: float | None = None
+    target_deficit_score: float | None = None
+    target_center_world: Vector3 | None = None
+    target_extents: Vector3 | None = None
+    """Full side lengths, not half."""
+    target_pose_world_object: Pose12 | None = None
+    target_relative_pose_reference_object: Pose12 | None = None
+    target_invalid_reason_bitset: int | None = None
+    """Bits of TARGET_INVALID_REASON_CODES. None: nobody objected, so the target counts as valid."""
+    target_primary_invalid_reason: int | None = None
+    target_reason_code_version: str | None = None
+    matched_gt_target_row_id: int | None = None
+    matched_gt_target_id: str | None = None
+    gt_match_iou: float | None = None
+    gt_match_score: float | None = None
+    gt_match_status: str | None = None
+
+    def __post_init__(self) -> None:
+        record = self._name
+        for field, check, optional in _FIELD_CHECKS:
+            given = getattr(self, field)
+            if given is None and optional:
+                continue
+            kept = check(given, record, field)
+            if kept is not given:
+                msgspec.structs.force_setattr(self, field, kept)
+        self._check_ranges(record)
+        self._check_target_reasons(record)
+
+    def _check_ranges(self, record: str) -> None:
+        if self.chain_id < 0:
+            raise _bad_number(record, "chain_id", self.chain_id, "a whole number from 0 up")
+        probability = self.target_selection_probability
+        if probability is not None and not 0 <= probability <= 1:
+            field = "target_selection_probability"
+            raise _bad_number(record, field, probability, "a probability from 0 to 1")
+
+    def _check_target_reasons(self, record: str) -> None:
+        bitset, primary = self.target_invalid_reason_bitset, self.target_primary_invalid_reason
+        if bitset is not None and not 0 < bitset < 1 << len(TARGET_INVALID_REASON_CODES):
+            raise InvalidValue(
+                record=record,
+                field="target_invalid_reason_bitset",
+                value=hex(bitset),
+                expected="VALID or reasons against the target, as bits of TARGET_INVALID_REASON_CODES",
+            )
+        if primary is not None and primary not in _primaries(bitset):
+            raise InvalidValue(
+                record=record,
+                field="target_primary_invalid_reason",
+                value=str(primary),
+                expected=" or ".join(map(str, _primaries(bitset))),
+            )
+
+    @property
+    def _name(self) -> str:
+        return f"lineage of {self.rollout_id or self.source_sample_key!r}"
+
+    @property
+    def target_valid(self) -> bool:
+        """Nothing speaks against the target itself."""
+        return self.target_invalid_reason_bitset in (None, VALID_BITSET)
+
+    @property
+    def gt_label_valid(self) -> bool:
+        """There is a ground-truth object to measure against, and it is known which."""
+        row = self.matched_gt_target_row_id
+        return self.gt_match_status in LABELLED_STATUSES and row is not None and row >= 0
+
+    @property
+    def label_valid(self) -> bool:
+        """Labels of this rollout's candidates may be trained on."""
+        return self.target_valid and self.gt_label_valid
+
+    def source_identity(self) -> SourceIdentity:
+        """What two rollouts of one source row must agree on, whatever their target, policy and chain."""
+        return tuple(getattr(self, field) for field in _IDENTITY)
+
+    def resolved_source_row_id(self) -> int:
+        """The row this rollout starts from, by either of its names.
+
+        With neither there is no such row. Other writers then take row 0, which ties the rollout to a source that it
+        may never have seen; here it is refused.
+        """
+        if self.source_row_id is not None:
+            return self.source_row_id
+        if self.source_sample_index is not None:
+            return self.source_sample_index
+        expected = "a source row, here or as source_sample_index"
+        raise _bad_number(self._name, "source_row_id", None, expected)
+
+    def for_chain(self, rollout_id: str, chain_id: int, rollout_policy: str) -> RolloutLineage:
+        """The lineage of one kept trajectory of this rollout."""
+        return msgspec.structs.replace(
+            self, rollout_id=rollout_id, chain_id=chain_id, rollout_policy=rollout_policy
+        )
+
+    def digest(self) -> str:
+        """Over every field, absent ones included. Equal lineages have equal digests."""
+        return digest_of(LINEAGE_DOMAIN, self.plain())
+
+    def to_json(self) -> bytes:
+        fields = msgspec.to_builtins(self)
+        # written even when it is the default: a later release with other codes must not read its own into it
+        fields["reason_code_version"] = self.reason_code_version
+        return msgspec.json.encode(fields)
+
+    @classmethod
+    def from_json(cls, data: bytes | str, *, source: str = "JSON") -> RolloutLineage:
+        return decode(data, cls, source)
+
+
+def _text(value: object, record: str, field: str) -> object:
+    checked_text(value, record, field)
+    return value
+
+
+def _whole(value: object, record: str, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise _bad_number(record, field, value, "a whole number")
+    number = int(value)
+    if not -_INT64_MAX - 1 <= number <= _INT64_MAX:
+        raise _bad_number(record, field, number, "a whole number of 64 bits")
+    return number
+
+
+def _finite(value: object, record: str, field: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise _bad_number(record, field, value, "a finite number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise _bad_number(record, field, value, "a finite number")
+    return number + 0.0  # -0.0 becomes 0.0: they are equal, and equal lineages share a digest
+
+
+def _vector(value: object, record: str, field: str, length: int) -> tuple[float, ...]:
+    entries = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(entries, str | bytes) or not isinstance(entries, Sequence):
+        raise _bad_vector(record, field, type(value).__name__, length)
+    if len(entries) != length:
+        raise _bad_vector(record, field, f"of length {len(entries)}", length)
+    return tuple(_finite(entry, record, f"{field}[{at}]") for at, entry in enumerate(entries))
+
+
+def _vector3(value: object, record: str, field: str) -> tuple[float, ...]:
+    return _vector(value, record, field, 3)
+
+
+def _pose12(value: object, record: str, field: str) -> tuple[float, ...]:
+    return _vector(value, record, field, 12)
+
+
+def _primaries(bitset: int | None) -> tuple[int, ...]:
+    """The primary reasons that go with a bitset: one, or any known one when there is no bitset."""
+    if bitset is None:
+        return tuple(TARGET_INVALID_REASON_CODES.values())
+    return (int(primary_target_reasons(np.array([bitset], np.uint32))[0]),)
+
+
+def _bad_vector(record: str, field: str, value: str, length: int) -> InvalidValue:
+    return InvalidValue(
+        record=record, field=field, value=value, expected=f"{length} finite numbers"
+    )
+
+
+def _bad_number(record: str, field: str, value: object, expected: str) -> InvalidNumber:
+    return InvalidNumber(record=record, field=field, value=repr(value), expected=expected)
+
+
+_CHECK_OF: dict[str, Callable[[object, str, str], object]] = {
+    "str": _text,
+    "int": _whole,
+    "float": _finite,
+    "Vector3": _vector3,
+    "Pose12": _pose12,
+}
+
+
+def _field_check(
+    field: str, annotation: str
+) -> tuple[str, Callable[[object, str, str], object], bool]:
+    """A field's type is written once, in its annotation; what is checked follows from it."""
+    kind, _, rest = annotation.partition(" | ")
+    return field, _CHECK_OF[kind], rest == "None"
+
+
+_FIELD_CHECKS = tuple(
+    _field_check(field, annotation) for field, annotation in RolloutLineage.__annotations__.items()
+)

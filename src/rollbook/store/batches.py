@@ -1,0 +1,70 @@
+"""Batches of states from the mapped dense view: shuffled by a seed, resumable, one `take` per column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.errors import ConfigurationError
+from rollbook.store.mapped import MappedArray, is_raw
+
+if TYPE_CHECKING:
+    from rollbook.store.reader import RolloutZarrStoreReader
+
+Array = NDArray[Any]
+
+
+def epoch_order(states: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The order of one epoch: the same on every machine for the same seed."""
+    return np.random.default_rng([seed, epoch]).permutation(states)
+
+
+def state_batches(
+    reader: RolloutZarrStoreReader,
+    size: int,
+    *,
+    seed: int,
+    epochs: int | None,
+    columns: Sequence[str] | None,
+    start: int,
+    prefetch: bool,
+) -> Iterator[dict[str, Array]]:
+    """Batch number `start` and on, without reading those before it. The last batch of an epoch may be smaller."""
+    if size < 1 or start < 0:
+        raise ConfigurationError(message=f"a batch of {size} states from {start} on cannot be made")
+    names = reader.column_names("q_h") if columns is None else tuple(columns)
+    sources = {name: StateColumn(reader, name) for name in names}
+    states = reader.num_steps
+    per_epoch = -(-states // size)
+    epoch, first = divmod(start, per_epoch) if per_epoch else (0, 0)
+    while states and (epochs is None or epoch < epochs):
+        order = epoch_order(states, seed, epoch)
+        for number in range(first, per_epoch):
+            rows = order[number * size : (number + 1) * size]
+            if prefetch:
+                following = order[(number + 1) * size : (number + 2) * size]
+                for source in sources.values():
+                    source.prefetch(following)
+            yield {name: source.take(rows) for name, source in sources.items()}
+        epoch, first = epoch + 1, 0
+
+
+class StateColumn:
+    """One column of the dense view, taken row by row wherever it lies."""
+
+    def __init__(self, reader: RolloutZarrStoreReader, name: str) -> None:
+        folder = reader.store_dir / "q_h" / name
+        self._mapped = MappedArray.open(folder) if is_raw(folder) else None
+        self._values = reader.array(f"q_h/{name}") if self._mapped is None else self._mapped.view()
+
+    def take(self, rows: NDArray[np.int64], out: Array | None = None) -> Array:
+        if self._mapped is not None:
+            return self._mapped.take(rows, out)
+        return np.take(self._values, rows, axis=0, out=out)
+
+    def prefetch(self, rows: NDArray[np.int64]) -> None:
+        if self._mapped is not None and len(rows):
+            self._mapped.prefetch(rows)

@@ -1,0 +1,252 @@
+"""From the shells of records to candidate columns: every value that is one per candidate, for many records at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.contracts.reasons import (
+    INVALID_REASON_CODES,
+    VALID_BITSET,
+    primary_reasons,
+    reason_mask,
+)
+from rollbook.store.record_checks import feature_count, wrong
+from rollbook.store.records import POSE, RolloutStep, RolloutZarrRecord
+from rollbook.store.schema import CANDIDATES, DIAGNOSTICS
+
+Columns = dict[str, NDArray[Any]]
+
+METRIC_NAMES: Mapping[str, tuple[str, ...]] = {
+    "scene_rri": ("scene_rri", "oracle_scene_rri"),
+    "target_rri": ("target_rri", "oracle_target_rri"),
+    "scene_root_gain": ("scene_root_gain",),
+    "target_root_gain": ("target_root_gain", "root_gain"),
+    "scene_log_error_gain": ("scene_log_error_gain",),
+    "target_log_error_gain": ("target_log_error_gain", "log_error_gain"),
+    "scene_pm_dist_before": ("scene_pm_dist_before",),
+    "scene_pm_dist_after": ("scene_pm_dist_after",),
+    "target_pm_dist_before": ("target_pm_dist_before",),
+    "target_pm_dist_after": ("target_pm_dist_after",),
+    "target_current_support": ("target_current_support",),
+    "target_candidate_support": ("target_candidate_support",),
+}
+"""Label column → the metric vectors it is taken from, first found. A generic `rri` is nobody's label."""
+
+_REJECTED = np.uint32(reason_mask("SAMPLER_RULE_REJECTED"))
+_NONFINITE = np.uint32(reason_mask("POSE_NONFINITE"))
+_COLLIDES = np.uint32(reason_mask("PATH_SEGMENT_COLLISION"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shells:
+    """All shells of a record end to end, as far as they decide whether it is accepted."""
+
+    valid: NDArray[np.bool_]
+    poses: NDArray[np.float32]
+    bitset: NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AddedRecord:
+    """A record whose rows have their ids."""
+
+    record: RolloutZarrRecord
+    steps: list[RolloutStep]
+    shells: Shells
+    counts: NDArray[np.int64]
+    """Candidates of each step."""
+    source_row_id: int
+    target_row_id: int
+    first_rollout: int
+    first_step: int
+    offsets: NDArray[np.int64]
+    """First candidate row of each step."""
+
+
+def joined_shells(record: RolloutZarrRecord, steps: Sequence[RolloutStep]) -> Shells:
+    shells = [step.candidates for step in steps]
+    valid = joined((shell.mask_valid for shell in shells), np.bool_)
+    poses = joined((shell.shell_poses for shell in shells), np.float32, (POSE,))
+    bitset = _bitsets(steps, valid, poses)
+    _check_bits(record, valid, bitset)
+    return Shells(valid, poses, bitset)
+
+
+def _bitsets(
+    steps: Sequence[RolloutStep], valid: NDArray[np.bool_], poses: NDArray[np.float32]
+) -> NDArray[np.uint32]:
+    """Given bits, completed by what can be seen here: non-finite poses and colliding paths."""
+    shells = [step.candidates for step in steps]
+    bitset: NDArray[np.uint32] = joined(
+        (
+            np.where(shell.mask_valid, np.uint32(VALID_BITSET), np.uint32(0))
+            if shell.invalid_reason_bitset is None
+            else shell.invalid_reason_bitset
+            for shell in shells
+        ),
+        np.uint32,
+    )
+    collides = joined(
+        (_or(shell.extras.get("path_collision_mask"), False, len(shell)) for shell in shells),
+        np.bool_,
+    )
+    finite = np.isfinite(poses).all(axis=1)
+    bitset[~finite] |= _NONFINITE
+    bitset[collides] |= _COLLIDES
+    unnamed = np.repeat(
+        [shell.invalid_reason_bitset is None for shell in shells], [len(shell) for shell in shells]
+    ).astype(np.bool_)
+    bitset[unnamed & (bitset == 0)] = _REJECTED
+    return bitset
+
+
+def _check_bits(
+    record: RolloutZarrRecord, valid: NDArray[np.bool_], bitset: NDArray[np.uint32]
+) -> None:
+    contradicting = np.flatnonzero((valid != (bitset == VALID_BITSET)) | (bitset == 0))
+    if not len(contradicting):
+        return
+    row = int(contradicting[0])
+    bits = [name for name, bit in INVALID_REASON_CODES.items() if int(bitset[row]) >> bit & 1]
+    raise wrong(
+        f"record {record.rollout_id_prefix!r}, candidate {row}",
+        "invalid_reason_bitset",
+        f"{', '.join(bits) or 'no bit'} where mask_valid is {bool(valid[row])}",
+        "VALID alone for a valid candidate, at least one reason for another",
+    )
+
+
+def shell_columns(added: Sequence[AddedRecord]) -> Columns:
+    """The columns that follow from the shells alone, for all steps of all these records end to end."""
+    steps = [step for each in added for step in each.steps]
+    valid = joined((each.shells.valid for each in added), np.bool_)
+    labels = _label_columns(steps, valid)
+    labelled = valid & np.isfinite(labels["target_root_gain"])
+    trainable = np.repeat(
+        [each.record.lineage.label_valid for each in added],
+        [len(each.shells.valid) for each in added],
+    )
+    return {
+        **_place_columns(added, steps, valid),
+        **_provenance_columns(steps),
+        **labels,
+        **_selection_columns(steps, valid),
+        "oracle_label_mask": labelled,
+        "q_train_mask": labelled & trainable,
+    }
+
+
+def _place_columns(
+    added: Sequence[AddedRecord], steps: Sequence[RolloutStep], valid: NDArray[np.bool_]
+) -> Columns:
+    """Where candidates are: in their shell, in the world, and why some cannot be taken."""
+    counts = joined((each.counts for each in added), np.int64)
+    begins = np.cumsum(counts) - counts
+    starts = np.repeat(begins, counts)
+    before: NDArray[np.intp] = np.cumsum(valid) - valid
+    bitset = joined((each.shells.bitset for each in added), np.uint32)
+    selected = np.zeros(len(valid), np.bool_)
+    selected[begins + np.array([step.selected_shell_index for step in steps], np.int64)] = True
+    return {
+        "shell_index": np.arange(len(valid)) - starts,
+        "compact_valid_index": np.where(valid, before - before[starts], -1),
+        "pose_world_cam": joined((each.shells.poses for each in added), np.float32, (POSE,)),
+        "pose_relative_root": np.concatenate(
+            [
+                relative_poses(each.record.result.root_pose_world, each.shells.poses)
+                for each in added
+            ]
+        ),
+        "actor_action_mask": valid,
+        "selected_mask": selected,
+        "invalid_reason_bitset": bitset,
+        "primary_invalid_reason": primary_reasons(bitset),
+    }
+
+
+def _provenance_columns(steps: Sequence[RolloutStep]) -> Columns:
+    shells = [step.candidates for step in steps]
+    columns: Columns = {}
+    for name in ("strategy_id", "position_id", "mixture_id", "sampler_probability"):
+        column = CANDIDATES.columns[name]
+        parts = (_or(getattr(shell, name), column.fill, len(shell)) for shell in shells)
+        columns[name] = joined(parts, column.numpy)
+    width = feature_count(steps[0]) if steps else 0
+    if width:
+        features = (shell.actor_features for shell in shells)
+        columns["actor_features"] = joined(features, np.float32, (width,))
+    return columns
+
+
+def _label_columns(steps: Sequence[RolloutStep], valid: NDArray[np.bool_]) -> Columns:
+    return {
+        name: np.where(
+            valid,
+            joined((_metric(step, sources) for step in steps), np.float32),
+            np.float32(np.nan),
+        )
+        for name, sources in METRIC_NAMES.items()
+    }
+
+
+def _selection_columns(steps: Sequence[RolloutStep], valid: NDArray[np.bool_]) -> Columns:
+    columns = {}
+    for name in ("selection_logits", "selection_probabilities", "selection_log_probabilities"):
+        fill = CANDIDATES.columns[name].fill
+        parts = (_full_length(step, getattr(step, name), fill) for step in steps)
+        columns[name] = np.where(valid, joined(parts, np.float32), np.float32(fill))
+    return columns
+
+
+def diagnostic_columns(added: Sequence[AddedRecord]) -> Columns:
+    """Those that any of these records has; the others are all fill value."""
+    shells = [step.candidates for each in added for step in each.steps]
+    return {
+        name: joined((_or(s.extras.get(name), column.fill, len(s)) for s in shells), column.numpy)
+        for name, column in DIAGNOSTICS.columns.items()
+        if any(name in shell.extras for shell in shells)
+    }
+
+
+def joined(parts: Iterator[Any], dtype: Any, row_shape: tuple[int, ...] = ()) -> NDArray[Any]:
+    """Arrays end to end, also when there is none."""
+    with np.errstate(over="ignore"):  # a pose beyond float32 is not finite, which is looked at
+        return np.concatenate([np.zeros((0, *row_shape), dtype), *parts]).astype(dtype, copy=False)
+
+
+def _or(values: NDArray[Any] | None, fill: Any, count: int) -> NDArray[Any]:
+    return np.full(count, fill) if values is None else values
+
+
+def _metric(step: RolloutStep, sources: tuple[str, ...]) -> NDArray[Any]:
+    vectors = step.metric_vectors
+    found = next((vectors[name] for name in sources if name in vectors), None)
+    return _full_length(step, found, np.nan)
+
+
+def _full_length(step: RolloutStep, values: NDArray[Any] | None, fill: float) -> NDArray[Any]:
+    """A vector over the valid candidates only is spread over the shell."""
+    if values is not None and len(values) == len(step.candidates):
+        return values
+    full = np.full(len(step.candidates), fill, np.float32)
+    if values is not None:
+        full[step.candidates.mask_valid] = values
+    return full
+
+
+def relative_poses(root: NDArray[np.float32], poses: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Poses seen from the root: inverse(root) composed with each, not a difference of components."""
+    stored = np.asarray(root, np.float32).astype(np.float64)  # the root as a reader will find it
+    rotation, position = stored[:9].reshape(3, 3).T, stored[9:]
+    count = len(poses)
+    # all rotations side by side, so that one small product turns every one of them
+    side_by_side = poses[:, :9].reshape(count, 3, 3).transpose(1, 0, 2).reshape(3, 3 * count)
+    with np.errstate(invalid="ignore", over="ignore"):  # invalid candidates may have any pose
+        turned = (rotation @ side_by_side).reshape(3, count, 3).transpose(1, 0, 2).reshape(count, 9)
+        moved = (poses[:, 9:] - position) @ rotation.T
+        return np.concatenate([turned, moved], axis=1).astype(np.float32)

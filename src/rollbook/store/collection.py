@@ -1,0 +1,500 @@
+"""RolloutCollection: many shard stores read as one. A global row is a store's row plus the rows of those before it.
+
+Nothing is copied or merged on disk. Stores whose rows mean different things are refused when the collection is made:
+a learner would not notice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from rollbook.errors import ConfigurationError, IncompatibleStores, InvalidNumber, StorageError
+from rollbook.store.batches import StateColumn, epoch_order
+from rollbook.store.reader import RolloutZarrStoreReader
+from rollbook.store.remote import open_store
+from rollbook.store.schema import DICTIONARIES, TABLES, Column
+from rollbook.store.store_columns import ROW_COUNTS
+
+Array = NDArray[Any]
+Rows = NDArray[np.int64]
+StoreLike = str | os.PathLike[str] | RolloutZarrStoreReader
+
+ROW_IDS: Mapping[str, str] = {
+    "rollout_row_id": "rollouts",
+    "parent_rollout_row_id": "rollouts",
+    "target_row_id": "targets",
+    "step_row_id": "steps",
+    "step_offset": "steps",
+    "state_step_row_id": "steps",
+    "td_next_step_row_id": "steps",
+    "candidate_row_id": "candidates",
+    "candidate_offset": "candidates",
+    "selected_candidate_row_id": "candidates",
+    "td_selected_candidate_row_id": "candidates",
+    "crop_row_id": "target_eval_crops",
+}
+"""Column → the table whose rows it names. `source_row_id` and `matched_gt_target_row_id` are the source's own."""
+
+SHARED_ATTRS = (
+    "schema_id",
+    "schema_version",
+    "target_protocol_version",
+    "reason_code_version",
+    "return_semantics",
+    "discount_gamma",
+)
+"""What rows mean: the same in every store of a collection."""
+
+
+class RolloutCollection:
+    """Takes paths, URLs and open readers, in the order that their rows shall have. Pickles as its stores do."""
+
+    def __init__(self, stores: Iterable[StoreLike]) -> None:
+        self.stores = tuple(_opened(store) for store in _listed(stores))
+        _check_compatible(self.stores)
+        self._merged: dict[str, _Dictionary] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (list(self.stores),)
+
+    def __len__(self) -> int:
+        return len(self.stores)
+
+    def __repr__(self) -> str:
+        return (
+            f"RolloutCollection({len(self.stores)} stores: {self.num_rollouts} rollouts, "
+            f"{self.num_steps} steps, {self.num_candidates} candidates)"
+        )
+
+    # ------------------------------------------------------------------------------ what it holds
+
+    @property
+    def num_sources(self) -> int:
+        """Rows of `sources`; a source row that two stores start from counts twice."""
+        return self.num_rows("sources")
+
+    @property
+    def num_targets(self) -> int:
+        return self.num_rows("targets")
+
+    @property
+    def num_rollouts(self) -> int:
+        return self.num_rows("rollouts")
+
+    @property
+    def num_steps(self) -> int:
+        return self.num_rows("steps")
+
+    @property
+    def num_candidates(self) -> int:
+        return self.num_rows("candidates")
+
+    def num_rows(self, table: str) -> int:
+        return int(self.offsets(table)[-1])
+
+    def offsets(self, table: str) -> Rows:
+        """The first global row of every store, and the number of rows behind them."""
+        return self._offsets[table]
+
+    @cached_property
+    def _offsets(self) -> dict[str, Rows]:
+        counts = {
+            name: [int(store.attrs.get(attr, 0)) for store in self.stores]
+            for name, attr in ROW_COUNTS.items()
+        }
+        return {name: np.cumsum([0, *each], dtype=np.int64) for name, each in counts.items()}
+
+    def column_names(self, table: str) -> tuple[str, ...]:
+        """The columns of a table, wherever it has rows."""
+        names = {name for store in self._holders(table) for name in store.column_names(table)}
+        return tuple(name for name in TABLES[table].columns if name in names)
+
+    def _holders(self, table: str) -> list[RolloutZarrStoreReader]:
+        """Stores with rows of a table; the first one, where none has any."""
+        counts = np.diff(self.offsets(table)).tolist()
+        held = [store for store, count in zip(self.stores, counts, strict=True) if count]
+        return held or [self.stores[0]]
+
+    def row_shape(self, table: str, name: str) -> tuple[int, ...]:
+        """Of a column: the widest of all stores, in every direction."""
+        path = f"{table}/{name}"
+        if path not in self._shapes:
+            sizes = TABLES[table].columns[name].shape
+            shapes = [sizes]
+            if any(isinstance(size, str) for size in sizes):
+                shapes = [_stored_shape(store, path) for store in self._holders(table)]
+            self._shapes[path] = tuple(max(each) for each in zip(*shapes, strict=True))
+        return self._shapes[path]
+
+    def provenance(self) -> list[dict[str, Any]]:
+        """One row per store: where it lies, which content it is, what it holds and how it was made."""
+        return [
+            {
+                "store": index,
+                "path": _place(store),
+                "content_sha256": _content(store),
+                "manifest_sha256": store.attrs["manifest_sha256"],
+                "schema_version": store.attrs["schema_version"],
+                "created_at_utc": store.attrs["created_at_utc"],
+                "first_rollout_row": int(self.offsets("rollouts")[index]),
+                "first_step_row": int(self.offsets("steps")[index]),
+                "first_candidate_row": int(self.offsets("candidates")[index]),
+                "counts": dict(_payload(store)["counts"]),
+                "config_hashes": dict(_payload(store)["config_hashes"]),
+            }
+            for index, store in enumerate(self.stores)
+        ]
+
+    # --------------------------------------------------------------------------------------- rows
+
+    def locate(self, table: str, global_row: int) -> tuple[int, int]:
+        """The store that holds a row, and its row there."""
+        if not 0 <= global_row < self.num_rows(table):
+            raise InvalidNumber(
+                record=table,
+                field="global_row",
+                value=str(global_row),
+                expected=f"a number from 0 to {self.num_rows(table) - 1}",
+            )
+        stores, rows = self._located(table, np.array([global_row]))
+        return int(stores[0]), int(rows[0])
+
+    def _located(self, table: str, rows: Rows) -> tuple[Rows, Rows]:
+        offsets = self.offsets(table)
+        stores = np.searchsorted(offsets, rows, side="right") - 1
+        return stores, rows - offsets[stores]
+
+    def table(
+        self,
+        name: str,
+        columns: Sequence[str] | None = None,
+        rows: slice | Array | None = None,
+        *,
+        global_ids: bool = False,
+    ) -> dict[str, Array]:
+        """Columns of a table over all stores, for all rows, a slice of them, or these global rows. Copies.
+
+        Row ids and coded words stay those of their store; with `global_ids` row ids are global ones and codes point
+        into the collection's own `words`. Where stores differ in width (actions, points), narrow rows are padded
+        with the column's fill value.
+        """
+        parts = self._parts(name, rows)
+        chosen = self.column_names(name) if columns is None else columns
+        return {column: self._column(name, column, parts, global_ids) for column in chosen}
+
+    def _parts(self, table: str, rows: slice | Array | None) -> _Parts:
+        total = self.num_rows(table)
+        if rows is None or isinstance(rows, slice):
+            first, stop, stride = (rows or slice(None)).indices(total)
+            if stride == 1:
+                return self._neighbours(table, first, max(first, stop))
+            rows = np.arange(first, stop, stride)
+        return self._scattered(table, _checked_rows(rows, total, table))
+
+    def _neighbours(self, table: str, first: int, stop: int) -> _Parts:
+        """Rows in a row: a slice of each store, so that nothing is looked up."""
+        parts = _Parts(stop - first)
+        offsets = self.offsets(table).tolist()
+        for index, (low, high) in enumerate(pairwise(offsets)):
+            start, end = max(first, low), min(stop, high)
+            if start < end:
+                parts.add(index, slice(start - low, end - low), slice(start - first, end - first))
+        return parts
+
+    def _scattered(self, table: str, rows: Rows) -> _Parts:
+        parts = _Parts(len(rows))
+        stores, local = self._located(table, rows)
+        order = np.argsort(stores, kind="stable")
+        held, starts = np.unique(stores[order], return_index=True)
+        for index, places in zip(
+            held.tolist(), np.split(order, starts[1:]), strict=bool(len(rows))
+        ):
+            parts.add(index, local[places], places)
+        return parts
+
+    def _column(self, table: str, name: str, parts: _Parts, global_ids: bool) -> Array:
+        column = TABLES[table].columns.get(name)
+        if column is None:
+            raise StorageError(
+                path=f"{table}/{name}", detail="there is no such column in the schema"
+            )
+        path = f"{table}/{name}"
+        taken = [(index, self.stores[index].array(path)[rows]) for index, rows, _ in parts.each]
+        out = np.empty((parts.rows, *self.row_shape(table, name)), column.numpy)
+        for (index, values), (_, _, places) in zip(taken, parts.each, strict=True):
+            if global_ids:
+                values = self._global(index, column, values)
+            _put(out, places, values, column)
+        return out
+
+    def _global(self, index: int, column: Column, values: Array) -> Array:
+        """A store's own ids and codes as the collection's; what names nothing stays -1."""
+        if column.words is not None:
+            recoded: Array = self._dictionary(column.words).codes[index][values]
+            return recoded
+        if column.name not in ROW_IDS:
+            return values
+        offset = self.offsets(ROW_IDS[column.name])[index]
+        return np.where(values < 0, values, values + offset)
+
+    # -------------------------------------------------------------------------------------- words
+
+    def words(self, dictionary: str) -> tuple[str, ...]:
+        """The words of all stores, in order of first use: what codes of `table(..., global_ids=True)` point to."""
+        return self._dictionary(dictionary).words
+
+    def _dictionary(self, name: str) -> _Dictionary:
+        if name not in DICTIONARIES:
+            raise ConfigurationError(message=f"there is no dictionary {name!r}: {DICTIONARIES}")
+        if name not in self._merged:
+            self._merged[name] = _Dictionary([store.words(name) for store in self.stores])
+        return self._merged[name]
+
+    def decoded(
+        self, table: str, column: str, rows: slice | Array | None = None
+    ) -> list[str | None]:
+        """A coded column as words; None where there is none."""
+        dictionary = TABLES[table].columns[column].words
+        if dictionary is None:
+            raise ConfigurationError(message=f"{table}/{column} holds no coded words")
+        words = [*self.words(dictionary), None]
+        codes = self.table(table, (column,), rows, global_ids=True)[column]
+        return [words[code] for code in codes.tolist()]
+
+    # ----------------------------------------------------------------------------------- training
+
+    def q_h_view(self, *, global_ids: bool = False) -> dict[str, Array]:
+        """The dense view of all stores, padded to the widest. A copy of it all: `batches` needs none."""
+        return self.table("q_h", global_ids=global_ids)
+
+    def batches(
+        self,
+        size: int,
+        *,
+        seed: int = 0,
+        epochs: int | None = 1,
+        columns: Sequence[str] | None = None,
+        start: int = 0,
+        global_ids: bool = False,
+    ) -> Iterator[dict[str, Array]]:
+        """Batches of states, shuffled over all stores, the same for the same seed. `start` resumes after that many."""
+        if size < 1 or start < 0:
+            raise ConfigurationError(
+                message=f"a batch of {size} states from {start} on cannot be made"
+            )
+        return self._batches(QHRows(self, columns, global_ids), size, seed, epochs, start)
+
+    def _batches(
+        self, states: QHRows, size: int, seed: int, epochs: int | None, start: int
+    ) -> Iterator[dict[str, Array]]:
+        per_epoch = -(-len(states) // size)
+        epoch, first = divmod(start, per_epoch) if per_epoch else (0, 0)
+        while len(states) and (epochs is None or epoch < epochs):
+            order = epoch_order(len(states), seed, epoch)
+            for number in range(first, per_epoch):
+                yield states.take(order[number * size : (number + 1) * size])
+            epoch, first = epoch + 1, 0
+
+
+class QHRows:
+    """States of a collection by global row: one take per column and store, narrow ones padded to the widest."""
+
+    def __init__(
+        self,
+        collection: RolloutCollection,
+        columns: Sequence[str] | None = None,
+        global_ids: bool = False,
+    ) -> None:
+        self.names = collection.column_names("q_h") if columns is None else tuple(columns)
+        self._collection = collection
+        self._global_ids = global_ids
+        for store in collection.stores if columns is None else ():
+            store.local("q_h")  # together, which is faster than one by one where it lies elsewhere
+        self._columns = {
+            name: [_state_column(store, name) for store in collection.stores] for name in self.names
+        }
+
+    def __len__(self) -> int:
+        return self._collection.num_rows("q_h")
+
+    def take(self, rows: Array) -> dict[str, Array]:
+        """Arrays of the caller's own, in the order of `rows`."""
+        parts = self._collection._scattered("q_h", _checked_rows(rows, len(self), "q_h"))
+        return {name: self._take(name, parts) for name in self.names}
+
+    def _take(self, name: str, parts: _Parts) -> Array:
+        schema = TABLES["q_h"].columns[name]
+        shape = (parts.rows, *self._collection.row_shape("q_h", name))
+        out: Array | None = None
+        for index, rows, places in parts.each:
+            assert not isinstance(rows, slice)
+            values = self._columns[name][index].take(rows)
+            if self._global_ids:
+                values = self._collection._global(index, schema, values)
+            if values.shape == shape:
+                return values  # all rows of one store: in order, since the parts keep it
+            out = np.empty(shape, schema.numpy) if out is None else out
+            _put(out, places, values, schema)
+        return np.empty(shape, schema.numpy) if out is None else out
+
+
+class _Parts:
+    """Which rows of which store go where in the answer."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.each: list[tuple[int, slice | Rows, slice | Rows]] = []
+
+    def add(self, store: int, rows: slice | Rows, places: slice | Rows) -> None:
+        self.each.append((store, rows, places))
+
+
+class _Dictionary:
+    """The words of several stores as one list, and every store's codes in it."""
+
+    def __init__(self, lists: Sequence[tuple[str, ...]]) -> None:
+        merged: dict[str, int] = {}
+        self.codes = [
+            np.array([*(merged.setdefault(word, len(merged)) for word in words), -1], np.int32)
+            for words in lists
+        ]
+        """The last entry answers the code -1."""
+        self.words = tuple(merged)
+
+
+def _stored_shape(store: RolloutZarrStoreReader, path: str) -> tuple[int, ...]:
+    """Of a row, from the array's metadata: a store that lies elsewhere need not send the array for it."""
+    metadata = json.loads(store.local(f"{path}/zarr.json").read_bytes())
+    return tuple(int(size) for size in metadata["shape"][1:])
+
+
+def _state_column(store: RolloutZarrStoreReader, name: str) -> StateColumn:
+    store.local(f"q_h/{name}")
+    return StateColumn(store, name)
+
+
+def _put(out: Array, places: slice | Rows, values: Array, column: Column) -> None:
+    """Writes rows into wider ones."""
+    if values.shape[1:] == out.shape[1:]:
+        out[places] = values
+        return
+    padding = [(0, 0)] + [
+        (0, wide - size) for wide, size in zip(out.shape[1:], values.shape[1:], strict=True)
+    ]
+    if column.shape == ("N",) and values.shape[1]:
+        # chains end within their store's horizon: a longer sum is the longest one there is
+        out[places] = np.pad(values, padding, mode="edge")
+    else:
+        out[places] = np.pad(values, padding, constant_values=np.array(column.fill, column.numpy))
+
+
+def _checked_rows(rows: Array, total: int, table: str) -> Rows:
+    """Row numbers, or a mask over all rows."""
+    rows = np.asarray(rows)
+    if rows.dtype == np.bool_ and rows.shape == (total,):
+        return np.flatnonzero(rows)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise InvalidNumber(
+            record=table,
+            field="rows",
+            value=f"{rows.dtype.name}{list(rows.shape)}",
+            expected=f"a list of row numbers, or a mask of {total} rows",
+        )
+    if rows.size and (rows.min() < 0 or rows.max() >= total):
+        raise InvalidNumber(
+            record=table,
+            field="rows",
+            value=f"{rows.min()} to {rows.max()}",
+            expected=f"numbers from 0 to {total - 1}",
+        )
+    return rows.astype(np.int64, copy=False)
+
+
+# ------------------------------------------------------------------------------------- what may join
+
+
+def _listed(stores: Iterable[StoreLike]) -> list[StoreLike]:
+    if isinstance(stores, str | os.PathLike | RolloutZarrStoreReader):
+        raise ConfigurationError(message="a collection takes a list of stores, not a single one")
+    listed = list(stores)
+    if not listed:
+        raise ConfigurationError(message="a collection needs at least one store")
+    return listed
+
+
+def _opened(store: StoreLike) -> RolloutZarrStoreReader:
+    return store if isinstance(store, RolloutZarrStoreReader) else open_store(store)
+
+
+def _place(store: RolloutZarrStoreReader) -> str:
+    return str(getattr(store.fetch, "url", store.store_dir))
+
+
+def _payload(store: RolloutZarrStoreReader) -> Mapping[str, Any]:
+    payload: Mapping[str, Any] = store.manifest()["manifest"]
+    return payload
+
+
+def _content(store: RolloutZarrStoreReader) -> str:
+    return str(_payload(store)["content_sha256"])
+
+
+def _check_compatible(stores: Sequence[RolloutZarrStoreReader]) -> None:
+    first = stores[0]
+    seen: dict[str, RolloutZarrStoreReader] = {}
+    for store in stores:
+        same = seen.setdefault(_content(store), store)
+        if same is not store:
+            raise _refused(same, store, f"both hold the content {_content(store)}")
+        for attr in SHARED_ATTRS:
+            _check_same(first, store, attr, first.attrs.get(attr), store.attrs.get(attr))
+        _check_same(first, store, "actor feature count", _features(first), _features(store))
+    _check_rollout_ids(stores)
+
+
+def _check_same(
+    first: RolloutZarrStoreReader, store: RolloutZarrStoreReader, what: str, a: object, b: object
+) -> None:
+    if a != b:
+        raise _refused(first, store, f"{what} is {a!r} in the first and {b!r} in the second")
+
+
+def _refused(
+    first: RolloutZarrStoreReader, second: RolloutZarrStoreReader, detail: str
+) -> IncompatibleStores:
+    return IncompatibleStores(path=_place(first), other=_place(second), detail=detail)
+
+
+def _features(store: RolloutZarrStoreReader) -> int:
+    path = "q_h/actor_features"
+    return _stored_shape(store, path)[-1] if store.has(path) else 0
+
+
+def _check_rollout_ids(stores: Sequence[RolloutZarrStoreReader]) -> None:
+    """Ids are compared by their hashes first: thousands of shards need 8 bytes per rollout, not its name."""
+    hashes = [_hashes(store.words("rollout")) for store in stores]
+    owners = np.repeat(np.arange(len(stores)), [len(each) for each in hashes])
+    together = np.concatenate(hashes)
+    order = np.argsort(together, kind="stable")
+    again = np.flatnonzero(together[order][1:] == together[order][:-1])
+    for at in again.tolist():
+        one, other = (stores[int(owners[order[place]])] for place in (at, at + 1))
+        shared = sorted(set(one.words("rollout")) & set(other.words("rollout")))
+        if one is not other and shared:
+            more = f" and {len(shared) - 1} more" if len(shared) > 1 else ""
+            raise _refused(one, other, f"both hold the rollout {shared[0]!r}{more}")
+
+
+def _hashes(words: Sequence[str]) -> NDArray[np.uint64]:
+    hashes = (xxhash.xxh3_64_intdigest(word.encode()) for word in words)
+    return np.fromiter(hashes, np.uint64, len(words))

@@ -1,0 +1,119 @@
+"""docs/store-format.md, from the schema: `python -m rollbook.store.format_page > docs/store-format.md`."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+from rollbook.contracts.reasons import (
+    INVALID_REASON_CODES,
+    INVALID_REASON_VERSION,
+    POSITION_NAMES,
+    STRATEGY_NAMES,
+    TARGET_INVALID_REASON_CODES,
+    TARGET_REASON_VERSION,
+)
+from rollbook.store.manifest import ROLLOUT_MANIFEST_FILENAME, ROLLOUT_MANIFEST_VERSION
+from rollbook.store.schema import (
+    DICTIONARIES,
+    ROLLOUT_ZARR_SCHEMA_ID,
+    ROLLOUT_ZARR_SCHEMA_VERSION,
+    TABLES,
+    Column,
+    Table,
+)
+
+_OPENING = f"""# The rollout store
+
+Schema `{ROLLOUT_ZARR_SCHEMA_ID}`, version `{ROLLOUT_ZARR_SCHEMA_VERSION}`. This page is made from
+`rollbook/store/schema.py`; a test keeps the two the same.
+
+A store is one folder, a Zarr 3 hierarchy that zarr-python reads: a group per table, an array per column. All columns
+of a table have as many rows as the table. Row ids are dense, 0..n-1 in write order, except `source_row_id`, which is
+the source's own index. Rollouts, steps and candidates lie in order: the steps of a rollout are the `num_steps` rows
+from `step_offset` on, the candidates of a step the `num_candidates` rows from `candidate_offset` on.
+
+Invalid candidates keep their row, with false masks, reason bits and NaN labels. Nothing is filled from a neighbour.
+
+## Files
+
+- `zarr.json`: the root group. Its attributes describe the store and name the digest of the manifest.
+- `{ROLLOUT_MANIFEST_FILENAME}` (`{ROLLOUT_MANIFEST_VERSION}`): how the store was made, what it covers, and the size and
+  XXH3-128 checksum of every other file. `manifest_sha256` is the SHA-256 of its bytes; `content_sha256` depends on the
+  files alone, so the same content has the same address whenever it was written.
+- `<table>/<column>/zarr.json` and `c/…`: a column. In the `local` profile chunk files are the plain little-endian bytes
+  of their rows, cut along the first axis only, so that a reader maps them as one array. A column that holds one single
+  value has no chunk file: the value is its fill value. In the `archive` profile columns are compressed.
+- Images are compressed one by one (Blosc, zstd, byte shuffle) and lie side by side in shard files, in both profiles.
+
+A store is written to a hidden folder beside its final name, synced, and renamed. It is complete when it is there; a
+folder without a manifest that matches its root is never opened.
+
+## Dictionaries
+
+Coded columns hold the index of a word, -1 for none. The words are in the attributes of the group `dictionaries`, in
+order of first use: {", ".join(f"`{name}`" for name in DICTIONARIES)}.
+"""
+
+
+def store_format_page() -> str:
+    parts = [_OPENING, "## Tables\n", *map(_table_part, TABLES.values()), _codes_part()]
+    return "\n".join(parts)
+
+
+def _table_part(table: Table) -> str:
+    notes = [table.doc]
+    if table.derived:
+        notes.append(
+            "Derived: it can be rebuilt from the factual tables, and validation compares the two."
+        )
+    if table.optional:
+        notes.append("Optional: without its payload the group has attributes only.")
+    lines = [
+        f"### `{table.name}/`\n",
+        " ".join(notes) + f" Storage class: {table.storage}.\n",
+        "| column | type | not known | |",
+        "|---|---|---|---|",
+        *(_column_line(column) for column in table.columns.values()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _column_line(column: Column) -> str:
+    shape = f"[{', '.join(map(str, column.shape))}]" if column.shape else ""
+    notes = [column.doc]
+    if column.words is not None:
+        notes.append(f"words: `{column.words}`")
+    if column.packed is not None:
+        notes.append(f"a column of the array `{column.packed}`")
+    if column.optional:
+        notes.append("optional")
+    return (
+        f"| `{column.name}` | {column.numpy.name}{shape} | {_fill(column)} | {'; '.join(notes)} |"
+    )
+
+
+def _fill(column: Column) -> str:
+    if isinstance(column.fill, float) and math.isnan(column.fill):
+        return "NaN"
+    return str(column.fill)
+
+
+def _codes_part() -> str:
+    def listed(codes: dict[str, int]) -> str:
+        return ", ".join(f"{bit} {name}" for name, bit in codes.items())
+
+    return "\n".join(
+        [
+            "## Codes\n",
+            f"Candidate reason bits (`{INVALID_REASON_VERSION}`): {listed(dict(INVALID_REASON_CODES))}.\n",
+            f"Target reason bits (`{TARGET_REASON_VERSION}`): {listed(dict(TARGET_INVALID_REASON_CODES))}.\n",
+            f"`strategy_id`: {listed({name: i for i, name in enumerate(STRATEGY_NAMES)})}.\n",
+            f"`position_id`: {listed({name: i for i, name in enumerate(POSITION_NAMES)})}.",
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(store_format_page())

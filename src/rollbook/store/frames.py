@@ -1,0 +1,203 @@
+"""A store's tables in other people's data frames: Arrow, pandas, polars, DuckDB.
+
+Numbers are handed over as they are mapped, without a copy; vectors go as lists of fixed size. The frames keep the
+mapping alive for as long as they need it. Decoded, a code is a dictionary entry and what is not known (a code without
+a word, NaN) is null, so that an average is over what there is. Not decoded, every column is exactly what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.errors import ConfigurationError
+from rollbook.store.schema import TABLES
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas
+    import polars
+    import pyarrow
+
+    from rollbook.store.reader import RolloutZarrStoreReader
+
+Array = NDArray[Any]
+
+
+def _library(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as missing:
+        raise ConfigurationError(
+            message=f"{name} is not installed; install it with: pip install 'rollbook[frames]'"
+        ) from missing
+
+
+def table_columns(
+    reader: RolloutZarrStoreReader, table: str, columns: Sequence[str] | None
+) -> dict[str, Array]:
+    """The mapped columns, after the names were checked against the schema and the store."""
+    if table not in TABLES:
+        raise ConfigurationError(message=f"there is no table {table!r}; known: {', '.join(TABLES)}")
+    there = reader.column_names(table)
+    for name in columns or ():
+        if name not in there:
+            raise ConfigurationError(
+                message=f"{table} has no column {name!r} in this store; it has: {', '.join(there) or 'none'}"
+            )
+    if not there:
+        raise ConfigurationError(
+            message=f"this store was written without {table}: there is nothing in it"
+        )
+    return reader.table(table, there if columns is None else tuple(columns))
+
+
+def _words(
+    reader: RolloutZarrStoreReader, table: str, column: str, decode: bool
+) -> list[str] | None:
+    dictionary = TABLES[table].columns[column].words
+    return list(reader.words(dictionary)) if decode and dictionary is not None else None
+
+
+# ---------------------------------------------------------------------------------------- Arrow
+
+
+def arrow_table(
+    reader: RolloutZarrStoreReader,
+    table: str,
+    columns: Sequence[str] | None = None,
+    decode: bool = True,
+) -> pyarrow.Table:
+    """A table as Arrow. With `decode`, codes become dictionary arrays of their words, and NaN is null."""
+    arrow = _library("pyarrow")
+    chosen = table_columns(reader, table, columns)
+    return arrow.table(
+        {
+            name: _arrow_array(arrow, values, _words(reader, table, name, decode), decode)
+            for name, values in chosen.items()
+        }
+    )
+
+
+def _arrow_array(arrow: Any, values: Array, words: list[str] | None, decode: bool) -> Any:
+    if words is not None:
+        codes = _nullable(arrow, values, (values < 0) | (values >= len(words)))
+        return arrow.DictionaryArray.from_arrays(codes, words)
+    if decode and values.ndim == 1 and values.dtype.kind == "f":
+        return _nullable(arrow, values, np.isnan(values))
+    if values.ndim == 2 and values.dtype == np.uint8:
+        # digests: bytes, not numbers
+        return _mapped(arrow, arrow.binary(values.shape[1]), values, len(values))
+    if values.dtype == np.bool_:
+        flat = arrow.array(values.reshape(-1))
+    else:
+        flat = _mapped(arrow, arrow.from_numpy_dtype(values.dtype), values, values.size)
+    for size in reversed(values.shape[1:]):
+        flat = arrow.FixedSizeListArray.from_arrays(flat, size)
+    return flat
+
+
+def _mapped(arrow: Any, kind: Any, values: Array, length: int, known: Any = None) -> Any:
+    """Over the very bytes of the array, which Arrow keeps a reference to."""
+    data = arrow.py_buffer(np.ascontiguousarray(values))
+    return arrow.Array.from_buffers(kind, length, [known, data])
+
+
+def _nullable(arrow: Any, values: Array, unknown: Array) -> Any:
+    """Nulls lie beside the values, one bit each; the values stay where they are."""
+    bits = np.packbits(~unknown, bitorder="little") if unknown.any() else None
+    known = None if bits is None else arrow.py_buffer(bits)
+    return _mapped(arrow, arrow.from_numpy_dtype(values.dtype), values, len(values), known)
+
+
+# ------------------------------------------------------------------------------- pandas, polars
+
+
+def pandas_frame(
+    reader: RolloutZarrStoreReader,
+    table: str,
+    columns: Sequence[str] | None = None,
+    decode: bool = True,
+) -> pandas.DataFrame:
+    """A table as pandas: codes become categories, a vector one array per row."""
+    pandas = _library("pandas")
+    chosen = table_columns(reader, table, columns)
+    series = {
+        name: _pandas_column(pandas, values, _words(reader, table, name, decode))
+        for name, values in chosen.items()
+    }
+    return pandas.DataFrame(series, copy=False)
+
+
+def _pandas_column(pandas: Any, values: Array, words: list[str] | None) -> Any:
+    if words is not None:
+        codes = np.where((values < 0) | (values >= len(words)), -1, values)
+        return pandas.Categorical.from_codes(codes, categories=words)
+    if values.ndim == 1:
+        return values
+    rows = np.empty(len(values), object)
+    rows[:] = list(values)
+    return rows
+
+
+def polars_frame(
+    reader: RolloutZarrStoreReader,
+    table: str,
+    columns: Sequence[str] | None = None,
+    decode: bool = True,
+) -> polars.DataFrame:
+    """A table as polars: codes become categories, a vector a fixed-size array."""
+    library = _library("polars")
+    frame: polars.DataFrame = library.from_arrow(arrow_table(reader, table, columns, decode))
+    return frame
+
+
+# --------------------------------------------------------------------------------------- DuckDB
+
+
+def duckdb_relation(
+    reader: RolloutZarrStoreReader,
+    table: str,
+    columns: Sequence[str] | None = None,
+    decode: bool = True,
+    *,
+    connection: duckdb.DuckDBPyConnection | None = None,
+) -> duckdb.DuckDBPyRelation:
+    """A table that DuckDB queries where it lies: `duckdb_relation(reader, "candidates").filter("q_train_mask")`."""
+    duckdb = _library("duckdb")
+    source = arrow_table(reader, table, tuple(_flat(reader, table, columns)), decode)
+    return (connection or duckdb.connect()).from_arrow(source)
+
+
+def _flat(
+    reader: RolloutZarrStoreReader, table: str, columns: Sequence[str] | None
+) -> dict[str, Array]:
+    """Numbers and vectors; DuckDB knows no half floats and has no use for images."""
+    chosen = table_columns(reader, table, columns)
+    flat = {name: values for name, values in chosen.items() if values.ndim <= 2}
+    if columns is not None and len(flat) < len(chosen):
+        images = ", ".join(name for name in chosen if name not in flat)
+        raise ConfigurationError(
+            message=f"{table}: {images} cannot be queried with DuckDB; arrow_table has them"
+        )
+    return flat
+
+
+def duckdb_columns(
+    reader: RolloutZarrStoreReader, table: str, columns: Sequence[str] | None = None
+) -> dict[str, Array]:
+    """Mapped numpy columns to register with DuckDB under a name: no Arrow, no copy, codes as they are.
+
+    DuckDB takes flat columns only, so a vector becomes one column per place: `pose_world_cam_9` is x.
+    """
+    split: dict[str, Array] = {}
+    for name, values in _flat(reader, table, columns).items():
+        if values.ndim == 1:
+            split[name] = values
+        else:
+            split |= {f"{name}_{place}": values[:, place] for place in range(values.shape[1])}
+    return split

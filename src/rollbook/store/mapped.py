@@ -1,0 +1,258 @@
+"""The chunk files of a raw Zarr array, mapped behind each other as one read-only numpy array.
+
+Opening proves from `zarr.json` and the sizes of the files that their bytes are the rows; nothing is decoded or
+copied afterwards. The pages belong to the buffer that every view refers to, not to the MappedArray: a view stays
+valid for as long as it is held. Files must not be cut short while they are mapped, which the system answers by
+ending the process; a finished store is never written to, and a file replaced by a rename leaves the map alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rollbook.errors import NotRawArray, RowOutOfRange, StorageError, TruncatedFile, WrongColumnType
+from rollbook.files import AnyPath
+from rollbook.store.raw_layout import (
+    HUGE_PAGE,
+    METADATA_FILE,
+    Array,
+    RawLayout,
+    parse_raw_layout,
+)
+
+_MAP_FIXED = 0x10  # the same on Linux, macOS and the BSDs; the standard library does not name it
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
+_mmap = ctypes.CDLL(None, use_errno=True).mmap
+_mmap.restype = ctypes.c_void_p
+_mmap.argtypes = (
+    *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int),
+    ctypes.c_long,
+)
+
+
+def is_raw(folder: AnyPath) -> bool:
+    """Whether the array's metadata allows to map it here; if not, it has to be read through Zarr.
+
+    Chunk files are not looked at. An array that lacks one is raw but damaged: Zarr would read the gap as
+    fill value, `MappedArray.open` refuses it.
+    """
+    try:
+        _mappable_layout(_read_metadata(Path(folder)))
+    except ValueError:
+        return False
+    return True
+
+
+def _read_metadata(folder: Path) -> bytes:
+    path = folder / METADATA_FILE
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: AnyPath, error: OSError) -> StorageError:
+    return StorageError(path=str(path), detail=f"cannot be read ({error.strerror or error})")
+
+
+def _mappable_layout(metadata: bytes) -> RawLayout:
+    """A ValueError says why the array cannot be mapped."""
+    layout = parse_raw_layout(metadata)
+    if math.prod(layout.shape) * layout.dtype.itemsize > sys.maxsize:
+        raise ValueError(f"shape {list(layout.shape)} is more than can be addressed")
+    if layout.chunks > 1 and layout.chunk_bytes % mmap.PAGESIZE:
+        raise ValueError(
+            f"{layout.chunk_bytes} bytes per chunk are not whole pages of {mmap.PAGESIZE}"
+        )
+    return layout
+
+
+class MappedArray:
+    """A raw array on disk. It pickles as its folder and is opened again where it arrives."""
+
+    def __init__(self, folder: Path, layout: RawLayout, pages: _Pages | None) -> None:
+        """For `open`, which is the way to get one. Without pages every value is the fill value."""
+        self.folder = folder
+        self._layout = layout
+        self._pages = pages
+        self._view = _constant_view(layout) if pages is None else pages.view(layout)
+
+    @classmethod
+    def open(cls, folder: AnyPath) -> MappedArray:
+        """Maps the array; refuses one that is not raw, and one whose files are missing or of the wrong size."""
+        path = Path(folder).absolute()
+        metadata = _read_metadata(path)
+        try:
+            layout = _mappable_layout(metadata)
+        except ValueError as error:
+            raise NotRawArray(path=str(path), detail=str(error)) from error
+        return cls(path, layout, _Pages(path, layout) if _has_files(path, layout) else None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MappedArray.open, (str(self.folder),)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"MappedArray({str(self.folder)!r}, {self.dtype.name}{list(self.shape)})"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._layout.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._layout.dtype
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return self._layout.attributes
+
+    @property
+    def fill_value(self) -> Any:
+        return self._layout.fill[()]
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether there are no chunk files, so that every value is the fill value."""
+        return self._pages is None
+
+    def view(self) -> Array:
+        """All rows, read-only and without a copy."""
+        return self._view
+
+    def take(self, indices: ArrayLike, out: Array | None = None) -> Array:
+        """Copies of the rows at `indices`, in that order, into `out` if given."""
+        rows = self._checked_rows(indices)
+        if out is None:
+            out = np.empty(rows.shape + self.shape[1:], self.dtype)
+        elif out.dtype != self.dtype or out.shape != rows.shape + self.shape[1:]:
+            raise WrongColumnType(
+                column=self.folder.name,
+                expected=f"{self.dtype.name}{list(rows.shape + self.shape[1:])}",
+                actual=f"{out.dtype.name}{list(out.shape)}",
+            )
+        if self._pages is None:
+            out[...] = self._layout.fill  # numpy would first spread a constant view out in memory
+            return out
+        # rows are known to be in range; "raise" would make numpy gather into a second buffer first
+        return np.take(self._view, rows, axis=0, out=out, mode="clip")
+
+    def _checked_rows(self, indices: ArrayLike) -> Array:
+        rows = np.asarray(indices)
+        if rows.size == 0:
+            return rows.astype(np.intp)
+        if rows.dtype.kind not in "iu":
+            raise WrongColumnType(
+                column="indices", expected="whole numbers", actual=rows.dtype.name
+            )
+        low, high = rows.min(), rows.max()
+        if low < 0 or high >= len(self):
+            detail = f"rows {low} to {high} were asked for, the array has {len(self)}"
+            raise RowOutOfRange(path=str(self.folder), detail=detail)
+        return rows.astype(np.intp, copy=False)
+
+    def prefetch(self, indices: ArrayLike) -> None:
+        """Asks the system to read these rows ahead, and does not wait for them."""
+        rows = self._checked_rows(indices)
+        if self._pages is None or rows.size == 0:
+            return
+        for start, stop in _page_ranges(np.unique(rows), self._layout.row_bytes):
+            self._pages.will_need(start, stop)
+
+    def prefetch_all(self) -> None:
+        """Asks the system to read the whole array ahead."""
+        if self._pages is not None:
+            self._pages.will_need(0, self._pages.size)
+
+
+def _page_ranges(rows: Array, row_bytes: int) -> list[list[int]]:
+    """Byte ranges of whole pages that cover sorted rows; ranges that touch are one."""
+    starts = rows * row_bytes // mmap.PAGESIZE
+    stops = -(-(rows + 1) * row_bytes // mmap.PAGESIZE)
+    opens = np.concatenate(([True], starts[1:] > stops[:-1]))
+    closes = np.concatenate((opens[1:], [True]))
+    ranges: list[list[int]] = (
+        np.stack((starts[opens], stops[closes]), axis=1) * mmap.PAGESIZE
+    ).tolist()
+    return ranges
+
+
+def _constant_view(layout: RawLayout) -> Array:
+    value = layout.fill.copy()
+    value.flags.writeable = False
+    return np.broadcast_to(value, layout.shape)
+
+
+# ---------------------------------------------------------------------------------------------- mapping
+
+
+def _has_files(folder: Path, layout: RawLayout) -> bool:
+    """False where the array is empty, or has no chunk file at all and so is one value."""
+    first = next(layout.chunk_keys(), None)
+    if first is None:
+        return False
+    return os.path.lexists(folder / first) or any(files for _, _, files in os.walk(folder / "c"))
+
+
+class _Pages:
+    """One range of addresses for all chunk files of an array, behind each other.
+
+    The standard library's map owns the range: it is read-only, and gives the range back when the last view is
+    gone. It starts without a file, since a map of a file would keep that open.
+    """
+
+    def __init__(self, folder: Path, layout: RawLayout) -> None:
+        self.size = layout.chunk_bytes * layout.chunks
+        # Huge pages need addresses that are a multiple of theirs, so there has to be room to move up to one.
+        room = HUGE_PAGE if self.size >= HUGE_PAGE else 0
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        try:
+            self._range = mmap.mmap(-1, self.size + room, flags=flags, prot=mmap.PROT_READ)
+        except (OSError, OverflowError) as error:
+            detail = f"{self.size} bytes cannot be mapped ({error})"
+            raise StorageError(path=str(folder), detail=detail) from error
+        address: int = np.frombuffer(self._range, np.uint8).__array_interface__["data"][0]
+        self._start = -address % HUGE_PAGE if room else 0
+        for index, key in enumerate(layout.chunk_keys()):
+            place = address + self._start + index * layout.chunk_bytes
+            _map_file(f"{folder}/{key}", place, layout.chunk_bytes)
+
+    def view(self, layout: RawLayout) -> Array:
+        # Only frombuffer keeps the buffer exported, so that nobody can unmap the pages under a view.
+        count = math.prod(layout.shape)
+        values = np.frombuffer(self._range, layout.dtype, count, offset=self._start)
+        return values.reshape(layout.shape)
+
+    def will_need(self, start: int, stop: int) -> None:
+        self._range.madvise(mmap.MADV_WILLNEED, self._start + start, min(stop, self.size) - start)
+
+
+def _map_file(path: str, place: int, size: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise TruncatedFile(path=path, detail="the chunk is missing, others are there") from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    try:
+        actual = os.fstat(descriptor).st_size
+        if actual != size:
+            raise TruncatedFile(path=path, detail=f"the chunk has {actual} bytes, not {size}")
+        flags = mmap.MAP_SHARED | _MAP_FIXED
+        if _mmap(place, size, mmap.PROT_READ, flags, descriptor, 0) == _MAP_FAILED:
+            code = ctypes.get_errno()
+            raise _unreadable(path, OSError(code, f"mapping: {os.strerror(code)}"))
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,202 @@
+"""The dense training view, from the facts: one state per step, actions padded to the widest shell.
+
+`q_h_block` is the fast path: it scatters whole columns. `plain_q_h` says the same one state at a time, and the tests
+hold the two against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.errors import InvalidNumber
+from rollbook.store.schema import Q_H
+
+if TYPE_CHECKING:
+    from rollbook.store.reader import RolloutZarrStoreReader
+
+Array = NDArray[Any]
+Columns = Mapping[str, Array]
+
+STEP_COLUMNS = (
+    "step_row_id",
+    "rollout_row_id",
+    "step_index",
+    "selected_candidate_row_id",
+    "num_candidates",
+    "candidate_offset",
+)
+ROLLOUT_COLUMNS = ("source_row_id", "target_row_id", "num_steps")
+CANDIDATE_COLUMNS = (
+    "candidate_row_id",
+    "actor_action_mask",
+    "q_train_mask",
+    "position_id",
+    "target_rri",
+    "target_root_gain",
+    "invalid_reason_bitset",
+)
+"""No poses: they are most of the table and none of the view."""
+
+
+def checked_gamma(gamma: float) -> float:
+    if not 0 <= gamma < np.inf:
+        raise InvalidNumber(
+            record="q_h", field="discount_gamma", value=repr(gamma), expected="a finite number >= 0"
+        )
+    return float(gamma)
+
+
+def q_h_block(
+    steps: Columns, rollouts: Columns, candidates: Columns, *, width: int, gamma: float
+) -> dict[str, Array]:
+    """The states of neighbouring steps. `candidates` holds exactly their rows, `steps` and `rollouts` as stored."""
+    states = len(steps["step_row_id"])
+    chain = steps["rollout_row_id"]
+    dense = _Dense(steps["num_candidates"].astype(np.int64), width)
+    valid = dense.spread("valid_action_mask", candidates["actor_action_mask"])
+    gains = _where(valid, dense.spread("one_step_target_root_gain", candidates["target_root_gain"]))
+    rri = _where(valid, dense.spread("one_step_target_rri", candidates["target_rri"]))
+    chosen = (steps["selected_candidate_row_id"] - steps["candidate_offset"]).astype(np.int64)
+    inside = (chosen >= 0) & (chosen < steps["num_candidates"])
+    column = np.where(inside, chosen, 0)
+    every = np.arange(states)
+    following = inside & (steps["step_index"] + 1 < rollouts["num_steps"][chain])
+    view = {
+        "state_step_row_id": steps["step_row_id"],
+        "source_row_id": rollouts["source_row_id"][chain],
+        "candidate_row_id": dense.spread("candidate_row_id", candidates["candidate_row_id"]),
+        "valid_action_mask": valid,
+        "q_train_mask": dense.spread("q_train_mask", candidates["q_train_mask"]) & valid,
+        "target_row_id": rollouts["target_row_id"][chain],
+        "selected_candidate_index": np.where(inside, chosen, -1),
+        "position_id": dense.spread("position_id", candidates["position_id"]),
+        "one_step_target_rri": rri,
+        "one_step_target_root_gain": gains,
+        "invalid_reason_bitset": dense.spread(
+            "invalid_reason_bitset", candidates["invalid_reason_bitset"]
+        ),
+        "td_selected_candidate_row_id": np.where(inside, steps["selected_candidate_row_id"], -1),
+        "td_reward": np.where(inside, gains[every, column], np.nan)
+        if width
+        else np.full(states, np.nan),
+        "td_reward_target_rri": np.where(inside, rri[every, column], np.nan)
+        if width
+        else np.full(states, np.nan),
+        "td_next_step_row_id": np.where(following, steps["step_row_id"] + 1, -1),
+        "td_terminal_mask": ~following,
+        "td_discount": np.where(following, gamma, 0.0),
+    }
+    if "actor_features" in candidates:
+        view["actor_features"] = dense.spread("actor_features", candidates["actor_features"])
+    return {
+        name: view[name].astype(Q_H.columns[name].numpy, copy=False)
+        for name in Q_H.columns
+        if name in view
+    }
+
+
+class _Dense:
+    """Spreads rows over states x actions; where all shells are full, a reshape does it."""
+
+    def __init__(self, counts: NDArray[np.int64], width: int) -> None:
+        self._shape = (len(counts), width)
+        self._full = bool((counts == width).all())
+        if not self._full:
+            ends = np.cumsum(counts)
+            self._state = np.repeat(np.arange(len(counts)), counts)
+            self._action = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(
+                ends - counts, counts
+            )
+
+    def spread(self, name: str, values: Array) -> Array:
+        shape = (*self._shape, *values.shape[1:])
+        if self._full:
+            return values.reshape(shape)
+        dense = np.full(shape, Q_H.columns[name].fill, Q_H.columns[name].numpy)
+        dense[self._state, self._action] = values
+        return dense
+
+
+def _where(valid: Array, values: Array) -> Array:
+    return np.where(valid, values, np.float32(np.nan))
+
+
+def q_h_of(reader: RolloutZarrStoreReader, discount_gamma: float) -> dict[str, Array]:
+    """The whole view, rebuilt from the facts."""
+    names = list(CANDIDATE_COLUMNS)
+    if reader.has("candidates/actor_features"):
+        names.append("actor_features")
+    counts = reader.array("steps/num_candidates")
+    return q_h_block(
+        reader.table("steps", STEP_COLUMNS),
+        reader.table("rollouts", ROLLOUT_COLUMNS),
+        reader.table("candidates", names),
+        width=int(counts.max(initial=0)),
+        gamma=checked_gamma(discount_gamma),
+    )
+
+
+def q_h_for_gamma(reader: RolloutZarrStoreReader, discount_gamma: float) -> dict[str, Array]:
+    """The stored view with another discount: nothing else in it depends on gamma."""
+    gamma = checked_gamma(discount_gamma)
+    view = reader.table("q_h")
+    discount = np.where(view["td_terminal_mask"], np.float32(0), np.float32(gamma))
+    return {**view, "td_discount": discount.astype(np.float32)}
+
+
+def plain_q_h(reader: RolloutZarrStoreReader, discount_gamma: float) -> dict[str, Array]:
+    """The definition, one state at a time. Slow."""
+    steps, rollouts = reader.table("steps"), reader.table("rollouts")
+    candidates = reader.table("candidates", CANDIDATE_COLUMNS)
+    width = int(steps["num_candidates"].max(initial=0))
+    sizes = {"A": width}
+    view = {
+        name: np.full(
+            (reader.num_steps, *(sizes[str(size)] for size in column.shape)),
+            column.fill,
+            column.numpy,
+        )
+        for name, column in Q_H.columns.items()
+        if not column.optional
+    }
+    for state in range(reader.num_steps):
+        chain = int(steps["rollout_row_id"][state])
+        first = int(steps["candidate_offset"][state])
+        count = int(steps["num_candidates"][state])
+        rows = slice(first, first + count)
+        valid = candidates["actor_action_mask"][rows]
+        view["state_step_row_id"][state] = steps["step_row_id"][state]
+        view["source_row_id"][state] = rollouts["source_row_id"][chain]
+        view["target_row_id"][state] = rollouts["target_row_id"][chain]
+        view["candidate_row_id"][state, :count] = candidates["candidate_row_id"][rows]
+        view["valid_action_mask"][state, :count] = valid
+        view["q_train_mask"][state, :count] = candidates["q_train_mask"][rows] & valid
+        view["position_id"][state, :count] = candidates["position_id"][rows]
+        view["invalid_reason_bitset"][state, :count] = candidates["invalid_reason_bitset"][rows]
+        for name, source in (
+            ("one_step_target_rri", "target_rri"),
+            ("one_step_target_root_gain", "target_root_gain"),
+        ):
+            view[name][state, :count] = np.where(valid, candidates[source][rows], np.nan)
+        selected = int(steps["selected_candidate_row_id"][state])
+        found = np.flatnonzero(candidates["candidate_row_id"][rows] == selected)
+        if not len(found):
+            continue
+        action = int(found[0])
+        view["selected_candidate_index"][state] = action
+        view["td_selected_candidate_row_id"][state] = selected
+        view["td_reward"][state] = view["one_step_target_root_gain"][state, action]
+        view["td_reward_target_rri"][state] = view["one_step_target_rri"][state, action]
+        after = np.flatnonzero(
+            (steps["rollout_row_id"] == chain)
+            & (steps["step_index"] == steps["step_index"][state] + 1)
+        )
+        if len(after):
+            view["td_next_step_row_id"][state] = steps["step_row_id"][after[0]]
+            view["td_terminal_mask"][state] = False
+            view["td_discount"][state] = discount_gamma
+    return view

@@ -1,0 +1,195 @@
+"""Images in a store: every frame compressed by itself, frames side by side in shard files.
+
+A frame is one inner chunk of Zarr's sharding codec, so a single frame is one read and one decode, and zarr-python
+reads the same array.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.digest import checksum
+from rollbook.errors import ConfigurationError, StorageError
+from rollbook.store.raw_layout import (
+    METADATA_FILE,
+    WrittenFiles,
+    encode_fill,
+)
+
+if TYPE_CHECKING:
+    from rollbook.store.reader import RolloutZarrStoreReader
+
+Array = NDArray[Any]
+CODEC_LABEL = "blosc:zstd:clevel=3:shuffle"
+_LEVEL = 3
+_INDEX = np.dtype("<u8")
+
+
+def blosc(typesize: int) -> Any:
+    """The codec of one frame. It comes with zarr."""
+    try:
+        from numcodecs.blosc import Blosc
+    except ImportError as missing:
+        raise ConfigurationError(
+            message="depth images need zarr's codecs, which are not installed: pip install 'rollbook[store]'"
+        ) from missing
+    shuffle = Blosc.BITSHUFFLE if typesize == 1 else Blosc.SHUFFLE
+    return Blosc(cname="zstd", clevel=_LEVEL, shuffle=shuffle)
+
+
+class FrameWriter:
+    """Appends frames to a sharded array; each shard holds `frames_per_shard` of them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        dtype: np.dtype[Any],
+        frame_shape: tuple[int, ...],
+        fill: Any,
+        frames_per_shard: int,
+    ) -> None:
+        self._folder = folder
+        self._dtype = dtype
+        self._frame_shape = frame_shape
+        self._fill = np.array(fill, dtype)
+        self._per_shard = frames_per_shard
+        self._codec = blosc(dtype.itemsize)
+        self._pending: list[bytes] = []
+        self._frames = 0
+        self._files: WrittenFiles = {}
+
+    def append(self, frame: Array) -> None:
+        # the codec takes the type's size from the array; a bool it would refuse
+        self._pending.append(
+            self._codec.encode(np.ascontiguousarray(frame).view(f"u{self._dtype.itemsize}"))
+        )
+        self._frames += 1
+        if len(self._pending) == self._per_shard:
+            self._write_shard()
+
+    def _write_shard(self) -> None:
+        sizes = np.array([len(frame) for frame in self._pending], _INDEX)
+        index = np.full((self._per_shard, 2), np.iinfo(_INDEX).max, _INDEX)
+        index[: len(sizes), 0] = np.cumsum(sizes) - sizes
+        index[: len(sizes), 1] = sizes
+        data = b"".join([*self._pending, index.tobytes()])
+        key = "/".join(["c", str(len(self._files)), *("0" for _ in self._frame_shape)])
+        self._put(key, data)
+        self._files[key] = (len(data), checksum(data))
+        self._pending = []
+
+    def _put(self, key: str, data: bytes) -> None:
+        path = self._folder / key
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        except OSError as error:
+            raise StorageError(
+                path=str(path), detail=f"cannot be written ({error.strerror})"
+            ) from error
+
+    def close(self) -> WrittenFiles:
+        if self._pending:
+            self._write_shard()
+        text = json.dumps(self._metadata(), indent=2, allow_nan=False).encode()
+        self._put(METADATA_FILE, text)
+        return {METADATA_FILE: (len(text), checksum(text)), **self._files}
+
+    def _metadata(self) -> dict[str, Any]:
+        frame = list(self._frame_shape)
+        plain = {"name": "bytes", "configuration": {"endian": "little"}}
+        inner = {
+            "name": "blosc",
+            "configuration": {
+                "cname": "zstd",
+                "clevel": _LEVEL,
+                "shuffle": "bitshuffle" if self._dtype.itemsize == 1 else "shuffle",
+                "typesize": self._dtype.itemsize,
+                "blocksize": 0,
+            },
+        }
+        sharding = {
+            "chunk_shape": [1, *frame],
+            "codecs": [plain if self._dtype.itemsize > 1 else {"name": "bytes"}, inner],
+            "index_codecs": [plain],
+            "index_location": "end",
+        }
+        return {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": [self._frames, *frame],
+            "data_type": self._dtype.name,
+            "chunk_grid": {
+                "name": "regular",
+                "configuration": {"chunk_shape": [self._per_shard, *frame]},
+            },
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": encode_fill(self._fill),
+            "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+            "attributes": {},
+            "storage_transformers": [],
+        }
+
+
+class FrameReader:
+    """Single frames of an array that FrameWriter wrote: shard index once, then one read and one decode each."""
+
+    def __init__(self, folder: Path) -> None:
+        metadata = json.loads((folder / METADATA_FILE).read_bytes())
+        self._folder = folder
+        self.shape = tuple(metadata["shape"])
+        self._dtype = np.dtype(metadata["data_type"]).newbyteorder("<")
+        self._per_shard = int(metadata["chunk_grid"]["configuration"]["chunk_shape"][0])
+        self._codec = blosc(self._dtype.itemsize)
+        self._indices: dict[int, NDArray[np.uint64]] = {}
+
+    def frame(self, row: int) -> Array:
+        shard, place = divmod(row, self._per_shard)
+        path = self._folder / "/".join(["c", str(shard), *("0" for _ in self.shape[1:])])
+        try:
+            with open(path, "rb") as file:
+                offset, size = self._index(shard, file)[place].tolist()
+                file.seek(offset)
+                data = file.read(size)
+        except OSError as error:
+            raise StorageError(
+                path=str(path), detail=f"cannot be read ({error.strerror})"
+            ) from error
+        decoded = np.frombuffer(self._codec.decode(data), self._dtype)
+        return decoded.reshape(self.shape[1:])
+
+    def _index(self, shard: int, file: Any) -> NDArray[np.uint64]:
+        if shard not in self._indices:
+            file.seek(-self._per_shard * 16, 2)
+            index = np.frombuffer(file.read(), _INDEX).reshape(self._per_shard, 2)
+            self._indices[shard] = index
+        return self._indices[shard]
+
+    def frames(self, rows: Sequence[int]) -> Array:
+        return np.stack([self.frame(row) for row in rows])
+
+
+def depth_of_step(reader: RolloutZarrStoreReader, step_row_id: int) -> dict[str, Array] | None:
+    if not reader.has("selected_depth/depth_m"):
+        return None
+    rows = np.flatnonzero(reader.array("selected_depth/step_row_id") == step_row_id)
+    if not len(rows):
+        return None
+    row = int(rows[0])
+    small = reader.table(
+        "selected_depth",
+        ("step_row_id", "candidate_row_id", "focal_px", "principal_point_px", "image_size_hw"),
+        slice(row, row + 1),
+    )
+    own = {name: values[0] for name, values in small.items()}
+    frames = {
+        name: FrameReader(reader.store_dir / "selected_depth" / name).frame(row)
+        for name in ("depth_m", "valid_mask")
+    }
+    return {**own, **frames}

@@ -1,0 +1,124 @@
+"""What a generator hands the store: the result of one rollout call, and its lineage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.contracts.lineage import RolloutLineage
+
+Floats = NDArray[np.float32]
+POSE = 12
+"""9 rotation values, row-major, then 3 of translation; world from camera."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CandidateSamplingResult:
+    """One full shell: every candidate that was proposed, in canonical order, valid or not. Siblings share it."""
+
+    shell_poses: Floats
+    """[N, 12]"""
+    mask_valid: NDArray[np.bool_]
+    """[N]: the actor may take it."""
+    invalid_reason_bitset: NDArray[np.uint32] | None = None
+    """[N]; None stands for "valid, or rejected by a rule of the sampler"."""
+    strategy_id: NDArray[np.int32] | None = None
+    position_id: NDArray[np.int32] | None = None
+    mixture_id: NDArray[np.int32] | None = None
+    sampler_probability: Floats | None = None
+    extras: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Diagnostics by their column in `candidate_diagnostics`, [N] each."""
+    actor_features: Floats | None = None
+    """[N, F]"""
+
+    def __len__(self) -> int:
+        return len(self.mask_valid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SelectedDepth:
+    """Depth rendered at the pose that was taken."""
+
+    depth_m: Floats
+    """[H, W] metres."""
+    valid_mask: NDArray[np.bool_]
+    focal_px: tuple[float, float]
+    principal_point_px: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TargetEvalCrop:
+    """Points the oracle used inside the target box."""
+
+    points_world: Floats
+    """[n, 3]"""
+    shell_index: int | None = None
+    """The candidate they belong to; None for the state before the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RolloutStep:
+    """One decision: the shell it was made from, what every candidate was worth, and which one was taken."""
+
+    candidates: CandidateSamplingResult
+    selected_shell_index: int
+    metric_vectors: Mapping[str, Floats] = field(default_factory=dict)
+    """By candidate column; as long as the shell, or as the valid part of it."""
+    score_label: str = "unknown"
+    temperature: float | None = None
+    selection_logits: Floats | None = None
+    selection_probabilities: Floats | None = None
+    selection_log_probabilities: Floats | None = None
+    rng_state_digest: bytes | None = None
+    """SHA-256 of the generator's state before the step."""
+    selected_depth: SelectedDepth | None = None
+    target_eval_crops: tuple[TargetEvalCrop, ...] = ()
+    crop_policy: str | None = None
+    crop_voxel_size_m: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RolloutChain:
+    """One retained trajectory."""
+
+    steps: tuple[RolloutStep, ...]
+    terminated_early: bool = False
+    parent_chain: int | None = None
+    """Index, in the same result, of the chain this one forked from."""
+    fork_step_index: int | None = None
+    """The first step in which they differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CounterfactualRolloutResult:
+    """All chains that one policy kept from one root."""
+
+    root_pose_world: Floats
+    """[12]"""
+    chains: tuple[RolloutChain, ...]
+    policy: str
+    horizon: int
+    branch_factor: int = 1
+    beam_width: int | None = None
+    root_time_ns: int | None = None
+    root_trajectory_index: int | None = None
+    root_frame_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RolloutZarrRecord:
+    """One counterfactual rollout result plus where it came from."""
+
+    result: CounterfactualRolloutResult
+    lineage: RolloutLineage
+    rollout_id_prefix: str
+
+    def lineage_for_chain(self, chain_id: int) -> RolloutLineage:
+        """The lineage of one chain: named for it, with the policy that chose its actions."""
+        return self.lineage.for_chain(
+            f"{self.rollout_id_prefix}-{chain_id:06d}", chain_id, self.result.policy
+        )

@@ -1,0 +1,531 @@
+"""Stores at a URL: publishing a finished one, and reading one by bringing over the files that are asked for.
+
+A published store has the files of a local one, and its root zarr.json is put there last: without it the URL does not
+open. Files come into a cache named by content, each compared with the manifest before it gets its name, and are mapped
+from there like those of any store.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollbook.digest import checksum
+from rollbook.errors import (
+    ChecksumMismatch,
+    ConfigurationError,
+    StorageError,
+    TargetExists,
+    TruncatedFile,
+)
+from rollbook.files import AnyPath, write_bytes
+from rollbook.store.manifest import ROLLOUT_MANIFEST_FILENAME, FileSums, content_sha256
+from rollbook.store.reader import RolloutZarrStoreReader
+
+Options = Mapping[str, Any]
+Progress = Callable[[int, int], None]
+"""Called with the bytes that are there and the bytes there will be."""
+
+ROOT = "zarr.json"
+SIDECAR = "_publishing.json"
+"""Says whose files lie at a URL while the store there is not complete."""
+_BATCH_BYTES = 64 << 20
+_BATCH_FILES = 64
+"""What is in memory and on the wire at one time."""
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_HEX = re.compile(r"[0-9a-f]{64}")
+
+
+def is_url(place: AnyPath) -> bool:
+    return isinstance(place, str) and _URL.match(place) is not None
+
+
+def open_store(
+    place: AnyPath, *, cache_dir: AnyPath | None = None, storage_options: Options | None = None
+) -> RolloutZarrStoreReader:
+    """A store on this disk, or at a URL that fsspec knows.
+
+    From a URL only the root and the manifest are read here; columns come when they are asked for, into `cache_dir`
+    (`~/.cache/rollbook/stores`), and stay there. `storage_options` go to the filesystem, and into a pickle of the
+    reader, keys included.
+    """
+    if not is_url(place):
+        return RolloutZarrStoreReader(place)
+    url = str(place).rstrip("/")
+    if url.startswith(("file://", "local://")):
+        return RolloutZarrStoreReader(url.partition("://")[2])
+    files = RemoteFiles(_cached_store(url, cache_dir, storage_options), url, storage_options)
+    return RolloutZarrStoreReader(files.folder, fetch=files)
+
+
+# ------------------------------------------------------------------------------------ the other side
+
+
+class _Remote:
+    """The files under one URL, by their path in the store; every failure names the URL and what to do."""
+
+    def __init__(self, url: str, options: Options | None) -> None:
+        self.url = url.rstrip("/")
+        fsspec = _fsspec()
+        local = self.url.startswith(("file://", "local://"))
+        with self.errors(""):
+            self._fs, self._root = fsspec.url_to_fs(
+                self.url, **({"auto_mkdir": True} if local else {}), **(options or {})
+            )
+
+    def _key(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+    def sizes(self) -> dict[str, int]:
+        """Everything that lies there now."""
+        with self.errors(""):
+            self._fs.invalidate_cache()
+            try:
+                found = self._fs.find(self._root, detail=True)
+            except FileNotFoundError:
+                return {}
+        start = len(self._root.rstrip("/")) + 1
+        return {name[start:]: int(entry["size"]) for name, entry in found.items()}
+
+    def read(self, sizes: Mapping[str, int]) -> dict[str, bytes]:
+        """Files of these sizes; more than the size is not read, less is what comes."""
+        found = self._read(list(sizes), list(sizes.values()))
+        return {path: self._bytes(path, data) for path, data in found.items()}
+
+    def read_if_there(self, path: str) -> bytes | None:
+        data = self._read([path], None)[path]
+        return None if isinstance(data, FileNotFoundError) else self._bytes(path, data)
+
+    def _read(self, paths: Sequence[str], ends: list[int] | None) -> dict[str, Any]:
+        """Bytes, or why there are none. Ranges, because otherwise each size is asked for first, and because `cat`
+        takes paths for patterns."""
+        with self.errors(paths[0]):
+            keys = [self._key(path) for path in paths]
+            found = self._fs.cat_ranges(keys, 0, ends, on_error="return")
+        return dict(zip(paths, found, strict=True))
+
+    def _bytes(self, path: str, data: bytes | BaseException) -> bytes:
+        with self.errors(path):
+            if isinstance(data, BaseException):
+                raise data
+        return bytes(data)
+
+    def write(self, contents: Mapping[str, bytes]) -> None:
+        with self.errors(next(iter(contents))):
+            self._fs.pipe({self._key(path): data for path, data in contents.items()})
+
+    def remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            with self.errors(path):
+                self._fs.rm_file(self._key(path))
+
+    @contextmanager
+    def errors(self, path: str) -> Iterator[None]:
+        """Whatever the filesystem raises, and they raise anything, as one of ours."""
+        place = f"{self.url}/{path}" if path else self.url
+        try:
+            yield
+        except StorageError:
+            raise
+        except FileNotFoundError as error:
+            detail = f"there is no such file or bucket ({error}); check the URL, or publish the store again"
+            raise StorageError(path=place, detail=detail) from error
+        except PermissionError as error:
+            detail = (
+                f"access was denied ({error}); check the credentials and the rights of their owner"
+            )
+            raise StorageError(path=place, detail=detail) from error
+        except ImportError as error:
+            raise ConfigurationError(
+                message=f"{place} needs a package that is not installed ({error}): "
+                "pip install 'rollbook[remote]', or the package fsspec names"
+            ) from error
+        except Exception as error:
+            name = type(error).__name__
+            detail = f"it cannot be reached ({name}: {error}); check the network and the endpoint, then try again"
+            raise StorageError(path=place, detail=detail) from error
+
+
+def _fsspec() -> Any:
+    try:
+        import fsspec
+    except ImportError as missing:
+        raise ConfigurationError(
+            message="stores at a URL need fsspec, which is not installed: pip install 'rollbook[remote]'"
+        ) from missing
+    return fsspec
+
+
+def _batches(files: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
+    """Paths that go together: many small ones, few large ones."""
+    batch: list[str] = []
+    held = 0
+    for path, size in files:
+        if batch and (len(batch) == _BATCH_FILES or held + size > _BATCH_BYTES):
+            yield batch
+            batch, held = [], 0
+        batch.append(path)
+        held += size
+    if batch:
+        yield batch
+
+
+# ------------------------------------------------------------------------------------------- reading
+
+
+class RemoteFiles:
+    """Brings files of a published store into its cache folder. It pickles, and works in forked processes."""
+
+    def __init__(self, folder: Path, url: str, storage_options: Options | None) -> None:
+        self.folder = folder
+        self.url = url
+        self._options = storage_options
+        self._files = _manifest_files(url, (folder / ROLLOUT_MANIFEST_FILENAME).read_bytes())[1]
+        self._there: set[str] = set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.folder, self.url, self._options)
+
+    def __call__(self, path: str) -> None:
+        """A file, or every file below a folder; those that are here already stay."""
+        if path in self._there:
+            return
+        missing = self._missing(path)
+        if missing:
+            with self._alone():
+                self._bring([each for each in missing if not self._is_here(each)])
+        self._there.add(path)
+
+    def _missing(self, path: str) -> list[str]:
+        below = f"{path}/" if path else ""
+        return [
+            each
+            for each in self._files
+            if (each == path or each.startswith(below)) and not self._is_here(each)
+        ]
+
+    def _is_here(self, path: str) -> bool:
+        """A file has its name only after its bytes were compared; a size that changed since means damage."""
+        try:
+            return (self.folder / path).stat().st_size == self._files[path][0]
+        except OSError:
+            return False
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """So that the workers of one training run do not all bring the same file."""
+        with open(self.folder.with_name(f"{self.folder.name}.lock"), "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _bring(self, paths: list[str]) -> None:
+        if not paths:
+            return
+        remote = _Remote(self.url, self._options)
+        for batch in _batches((path, self._files[path][0]) for path in paths):
+            for path, data in remote.read({path: self._files[path][0] for path in batch}).items():
+                _check_bytes(f"{self.url}/{path}", data, self._files[path])
+                _keep(self.folder / path, data)
+
+
+def _check_bytes(place: str, data: bytes, expected: tuple[int, str]) -> None:
+    size, digest = expected
+    if len(data) != size:
+        detail = f"{len(data)} bytes came, the manifest says {size}; publish the store again"
+        raise TruncatedFile(path=place, detail=detail)
+    if checksum(data) != digest:
+        detail = "its checksum is not the manifest's; open the store again, then publish it again"
+        raise ChecksumMismatch(path=place, detail=detail)
+
+
+def _keep(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        detail = f"the cache cannot be written ({error.strerror}); name another cache_dir"
+        raise StorageError(path=str(path.parent), detail=detail) from error
+    write_bytes(path, data)
+
+
+def default_cache_dir() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "rollbook" / "stores"
+
+
+def _cached_store(url: str, cache_dir: AnyPath | None, options: Options | None) -> Path:
+    """The cache folder of the store that is at the URL now. Its manifest is part of its name: two stores of one
+    content can have been made at different times, and each says so itself."""
+    remote = _Remote(url, options)
+    root, manifest = _complete_store(remote)
+    digest = hashlib.sha256(manifest).hexdigest()
+    if digest != _named_manifest(url, root):
+        detail = "manifest.json is not the one the store was finished with; publish it again"
+        raise ChecksumMismatch(path=url, detail=detail)
+    content, _ = _manifest_files(url, manifest)
+    folder = (default_cache_dir() if cache_dir is None else Path(cache_dir)) / content / digest
+    for name, data in ((ROLLOUT_MANIFEST_FILENAME, manifest), (ROOT, root)):
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != data:
+            _keep(path, data)
+    return folder.resolve()
+
+
+def _complete_store(remote: _Remote) -> tuple[bytes, bytes]:
+    root = remote.read_if_there(ROOT)
+    if root is None:
+        raise _not_there(remote)
+    manifest = remote.read_if_there(ROLLOUT_MANIFEST_FILENAME)
+    if manifest is None:
+        detail = "it is not complete: there is no manifest.json; publish it again"
+        raise StorageError(path=remote.url, detail=detail)
+    return root, manifest
+
+
+def _not_there(remote: _Remote) -> StorageError:
+    """A store that was never finished is told from one that never was."""
+    there = remote.sizes()
+    if SIDECAR in there or ROLLOUT_MANIFEST_FILENAME in there:
+        detail = "it is not complete: publishing it was not finished; publish it again"
+    else:
+        detail = (
+            f"it is not a rollout store: there is no {ROOT} at this URL; check bucket and prefix"
+        )
+    return StorageError(path=remote.url, detail=detail)
+
+
+def _named_manifest(url: str, root: bytes) -> str:
+    try:
+        return str(json.loads(root)["attributes"]["manifest_sha256"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        detail = "it is not a rollout store: no manifest is named in its zarr.json"
+        raise StorageError(path=url, detail=detail) from error
+
+
+def _manifest_files(place: str, manifest: bytes) -> tuple[str, FileSums]:
+    """Content address and files. Both become paths on this disk, so neither is taken on trust."""
+    try:
+        payload = json.loads(manifest)
+        files = {
+            str(path): (int(size), str(sums)) for path, (size, sums) in payload["files"].items()
+        }
+        content = str(payload["content_sha256"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise StorageError(path=place, detail=f"manifest.json cannot be read: {error}") from error
+    for path in files:
+        if "\\" in path or "\0" in path or set(path.split("/")) & {"", ".", ".."}:
+            detail = f"manifest.json lists a file outside of the store: {path!r}"
+            raise StorageError(path=place, detail=detail)
+    if not _HEX.fullmatch(content) or content != content_sha256(files):
+        detail = "content_sha256 in manifest.json is not that of the files it lists"
+        raise ChecksumMismatch(path=place, detail=detail)
+    return content, files
+
+
+# ---------------------------------------------------------------------------------------- publishing
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedStore:
+    """What was put where."""
+
+    url: str
+    content_sha256: str
+    manifest_sha256: str
+    files: int
+    """In the store, with its manifest and root."""
+    bytes: int
+    uploaded_files: int
+    """By this call; the others were there from one that did not finish."""
+
+
+def publish_store(
+    store_dir: AnyPath,
+    url: str,
+    *,
+    replace: bool = False,
+    storage_options: Options | None = None,
+    progress: Progress | None = None,
+) -> PublishedStore:
+    """Puts a finished store at a URL that has room for it, and nothing else, below it.
+
+    Every file is compared with the manifest before it goes. After a failure the same call goes on where it ended.
+    `replace` takes away a store, or what is left of one, that was published there before; files that are neither
+    are never touched, and refused: Zarr would read them as part of the store.
+    """
+    if not is_url(url):
+        raise ConfigurationError(message=f"{url!r} is no URL; expected one like s3://bucket/prefix")
+    reader = RolloutZarrStoreReader(store_dir)
+    publication = _Publication(reader, _Remote(url, storage_options), progress)
+    publication.make_room(replace)
+    return publication.upload()
+
+
+class _Publication:
+    def __init__(
+        self, reader: RolloutZarrStoreReader, remote: _Remote, progress: Progress | None
+    ) -> None:
+        self._folder = reader.store_dir
+        self._remote = remote
+        self._progress = progress
+        self._manifest = (self._folder / ROLLOUT_MANIFEST_FILENAME).read_bytes()
+        self._root = (self._folder / ROOT).read_bytes()
+        self._content, self._files = _manifest_files(str(self._folder), self._manifest)
+
+    # ------------------------------------------------------------------------------- before
+
+    def make_room(self, replace: bool) -> None:
+        """Leaves the URL empty, or with files of this very store that an earlier call put there."""
+        there = self._remote.sizes()
+        left = self._left_behind(there)
+        if left is not None and left.uploading(self._content) and ROOT not in there:
+            return
+        found = set(there)
+        if found and not replace:
+            raise TargetExists(path=self._remote.url, detail=self._found(found, left))
+        owned = self._owned(found, left)
+        self._refuse_foreign(found - owned)
+        if owned - {SIDECAR}:
+            # whoever comes after a crash in here has to know whose files these were
+            self._mark("clearing", owned - {SIDECAR})
+            self._remote.remove([ROOT] if ROOT in found else [])
+            self._remote.remove(sorted((owned & found) - {ROOT, SIDECAR}))
+        self._mark("uploading", set(self._files))
+
+    def _left_behind(self, there: Mapping[str, int]) -> _Sidecar | None:
+        data = self._remote.read_if_there(SIDECAR) if SIDECAR in there else None
+        return None if data is None else _Sidecar.parse(f"{self._remote.url}/{SIDECAR}", data)
+
+    def _found(self, found: set[str], left: _Sidecar | None) -> str:
+        if ROOT in found:
+            return "a store is published there; pass replace=True to replace it"
+        if left is not None:
+            return "another store was being published there; pass replace=True to drop what is there of it"
+        return f"{len(found)} files are there; publish to a place of its own"
+
+    def _owned(self, found: set[str], left: _Sidecar | None) -> set[str]:
+        """What a published store, or one half published, says is its own."""
+        owned = {SIDECAR, *(left.files if left is not None else ())}
+        if ROOT in found:
+            root = self._remote.read_if_there(ROOT)
+            _named_manifest(
+                self._remote.url, root or b""
+            )  # another Zarr hierarchy is not ours to remove
+            owned.add(ROOT)
+        if (ROOT in found or left is not None) and ROLLOUT_MANIFEST_FILENAME in found:
+            manifest = self._remote.read_if_there(ROLLOUT_MANIFEST_FILENAME)
+            listed = _manifest_files(self._remote.url, manifest or b"")[1]
+            owned |= {ROLLOUT_MANIFEST_FILENAME, *listed}
+        return owned
+
+    def _refuse_foreign(self, foreign: set[str]) -> None:
+        if foreign:
+            detail = (
+                f"{len(foreign)} files are there that belong to no published store, {min(foreign)!r} first; "
+                "publish to a place of its own"
+            )
+            raise StorageError(path=self._remote.url, detail=detail)
+
+    def _mark(self, phase: str, files: set[str]) -> None:
+        self._remote.write({SIDECAR: _Sidecar(self._content, phase, sorted(files)).to_bytes()})
+
+    # --------------------------------------------------------------------------------- the files
+
+    def upload(self) -> PublishedStore:
+        """Files, then a look at all of them, then the manifest, then the root, which makes it a store."""
+        there = self._remote.sizes()
+        missing = [path for path, (size, _) in self._files.items() if there.get(path) != size]
+        total = sum(size for size, _ in self._files.values())
+        done = total - sum(self._files[path][0] for path in missing)
+        self._report(done, total)
+        for batch in _batches((path, self._files[path][0]) for path in missing):
+            self._remote.write({path: self._checked(path) for path in batch})
+            done += sum(self._files[path][0] for path in batch)
+            self._report(done, total)
+        self._check_arrived()
+        self._remote.write({ROLLOUT_MANIFEST_FILENAME: self._manifest})
+        self._check_still_ours()
+        self._remote.write({ROOT: self._root})
+        with suppress(
+            StorageError
+        ):  # some may write to a bucket and not remove; the store is complete
+            self._remote.remove([SIDECAR])
+        return PublishedStore(
+            url=self._remote.url,
+            content_sha256=self._content,
+            manifest_sha256=hashlib.sha256(self._manifest).hexdigest(),
+            files=len(self._files) + 2,
+            bytes=total + len(self._manifest) + len(self._root),
+            uploaded_files=len(missing) + 2,
+        )
+
+    def _checked(self, path: str) -> bytes:
+        try:
+            data = (self._folder / path).read_bytes()
+        except OSError as error:
+            detail = f"cannot be read ({error.strerror}), so the store cannot be published"
+            raise StorageError(path=str(self._folder / path), detail=detail) from error
+        size, digest = self._files[path]
+        if len(data) != size or checksum(data) != digest:
+            detail = "it is not the file the manifest lists, so the store cannot be published"
+            raise ChecksumMismatch(path=str(self._folder / path), detail=detail)
+        return data
+
+    def _report(self, done: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress(done, total)
+
+    def _check_arrived(self) -> None:
+        there = self._remote.sizes()
+        for path, (size, _) in self._files.items():
+            if there.get(path) != size:
+                detail = f"{there.get(path, 'no')} bytes arrived, {size} were sent; publish the store again"
+                raise TruncatedFile(path=f"{self._remote.url}/{path}", detail=detail)
+        extra = set(there) - set(self._files) - {SIDECAR, ROLLOUT_MANIFEST_FILENAME}
+        self._refuse_foreign(extra)
+
+    def _check_still_ours(self) -> None:
+        """Two stores published to one URL at a time would be a mixture of both."""
+        data = self._remote.read_if_there(SIDECAR)
+        left = None if data is None else _Sidecar.parse(self._remote.url, data)
+        if left is None or not left.uploading(self._content):
+            detail = "someone else published to this URL meanwhile; publish the store again"
+            raise StorageError(path=self._remote.url, detail=detail)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sidecar:
+    """An object at a URL is whole or not there, so which content it belongs to is all one has to know."""
+
+    content_sha256: str
+    phase: str
+    """clearing: old files are being removed. uploading: what is there of `files` is of this content."""
+    files: Sequence[str]
+
+    @classmethod
+    def parse(cls, place: str, data: bytes) -> _Sidecar:
+        try:
+            fields = json.loads(data)
+            files = [str(path) for path in fields["files"]]
+            return cls(str(fields["content_sha256"]), str(fields["phase"]), files)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            detail = f"not written by a publisher ({error}); look at it, then remove it"
+            raise StorageError(path=place, detail=detail) from error
+
+    def to_bytes(self) -> bytes:
+        fields = {
+            "content_sha256": self.content_sha256,
+            "phase": self.phase,
+            "files": list(self.files),
+        }
+        return json.dumps(fields, indent=1).encode()
+
+    def uploading(self, content: str) -> bool:
+        return self.phase == "uploading" and self.content_sha256 == content

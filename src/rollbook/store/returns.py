@@ -1,0 +1,67 @@
+"""Multi-step returns of every state along its own chain: Monte-Carlo to the end, and over the next n rewards.
+
+The reward of a step is the root gain of the candidate that was taken, so returns are in units of the error at the
+root. A step without a label adds nothing, but time goes on: the discount still advances. A return with no label at
+all is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.store.q_h import checked_gamma
+from rollbook.store.schema import RETURNS
+
+if TYPE_CHECKING:
+    from rollbook.store.reader import RolloutZarrStoreReader
+
+Array = NDArray[Any]
+
+
+def returns_block(
+    rewards: NDArray[np.float32],
+    step_index: Array,
+    num_steps: Array,
+    *,
+    horizon: int,
+    gamma: float,
+) -> dict[str, Array]:
+    """For states in row order, each with its place in its chain and the chain's length; chains must be whole."""
+    states = len(rewards)
+    left = (num_steps - step_index).astype(np.int64)
+    finite = np.isfinite(rewards)
+    values = np.where(finite, rewards, 0).astype(np.float64)
+    n_step = np.full((states, horizon), np.nan)
+    total, labelled = np.zeros(states), np.zeros(states, np.bool_)
+    every = np.arange(states)
+    for k in range(horizon):
+        here = left > k
+        at = every[here] + k
+        total[here] += gamma**k * values[at]
+        labelled[here] |= finite[at]
+        n_step[:, k] = np.where(labelled, total, np.nan)
+    view = {
+        "mc_return": n_step[:, -1] if horizon else np.full(states, np.nan),
+        "n_step_return": n_step,
+    }
+    return {name: view[name].astype(column.numpy) for name, column in RETURNS.columns.items()}
+
+
+def returns_of(reader: RolloutZarrStoreReader, discount_gamma: float) -> dict[str, Array]:
+    """The whole view, rebuilt from the facts."""
+    steps = reader.table("steps", ("rollout_row_id", "step_index", "selected_candidate_row_id"))
+    taken = steps["selected_candidate_row_id"]
+    rewards = reader.array("candidates/target_root_gain")[taken]
+    valid = reader.array("candidates/actor_action_mask")[taken]
+    num_steps: Mapping[str, Array] = reader.table("rollouts", ("num_steps", "horizon"))
+    return returns_block(
+        np.where(valid, rewards, np.float32(np.nan)),
+        steps["step_index"],
+        num_steps["num_steps"][steps["rollout_row_id"]],
+        horizon=int(num_steps["horizon"].max(initial=1)),
+        gamma=checked_gamma(discount_gamma),
+    )

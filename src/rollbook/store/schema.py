@@ -1,0 +1,447 @@
+"""Every table and column of a rollout store, once. Writing, reading, validation and docs/store-format.md follow it.
+
+A store is a Zarr 3 hierarchy: one group per table, one array per column, all columns of a table as long as the
+table has rows. Row ids are dense, 0..n-1 in write order, except `source_row_id`, which is the source's own index.
+Invalid candidates keep their row: their masks are false, their reason bits say why, their labels are NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+ROLLOUT_ZARR_SCHEMA_ID = "rollbook.rollout_store"
+ROLLOUT_ZARR_SCHEMA_VERSION = "1.0-target-rollout-core"
+DEFAULT_RETURN_SEMANTICS = "cumulative_target_root_gain"
+REWARD_METRIC = "target_root_gain"
+TD_SEMANTICS = "selected_transition_only"
+
+Storage = Literal["hot", "table", "raster"]
+"""hot: training reads, mapped. table: facts and audits, mapped. raster: images, compressed frame by frame."""
+
+NAN = float("nan")
+Fill = bool | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    dtype: str
+    fill: Fill
+    """What stands for "not known", and in the dense view for padding."""
+    doc: str
+    shape: tuple[int | str, ...] = ()
+    """Of one row; names are sizes that a store fixes: A actions, F features, N steps, H and W pixels, P points."""
+    words: str | None = None
+    """The dictionary a code points into; -1 where there is no word."""
+    optional: bool = False
+    """Only in stores whose records carry it."""
+    packed: str | None = None
+    """The array it is a column of, where many small columns of one type share one: fewer files."""
+
+    @property
+    def numpy(self) -> np.dtype[np.generic]:
+        return np.dtype(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    name: str
+    doc: str
+    storage: Storage
+    columns: Mapping[str, Column]
+    derived: bool = False
+    """Can be rebuilt from the factual tables, and is compared with them by validation."""
+    optional: bool = False
+    """Its group is always there; without its payload it has attributes only."""
+
+    def path(self, column: str) -> str:
+        return f"{self.name}/{column}"
+
+    def packed(self) -> dict[str, list[str]]:
+        """Arrays that hold several columns side by side, and which ones, in order."""
+        arrays: dict[str, list[str]] = {}
+        for column in self.columns.values():
+            if column.packed is not None:
+                arrays.setdefault(column.packed, []).append(column.name)
+        return arrays
+
+
+def _table(
+    name: str,
+    storage: Storage,
+    doc: str,
+    columns: Iterable[Column],
+    *,
+    derived: bool = False,
+    optional: bool = False,
+) -> Table:
+    return Table(name, doc, storage, {each.name: each for each in columns}, derived, optional)
+
+
+def _id(name: str, doc: str, fill: int = -1) -> Column:
+    return Column(name, "<i8", fill, doc)
+
+
+def _code(name: str, words: str, doc: str) -> Column:
+    return Column(name, "<i4", -1, doc, words=words)
+
+
+def _i32(name: str, doc: str, fill: int = -1) -> Column:
+    return Column(name, "<i4", fill, doc)
+
+
+def _i16(name: str, doc: str, fill: int = -1) -> Column:
+    return Column(name, "<i2", fill, doc)
+
+
+def _f32(name: str, doc: str, fill: float = NAN, shape: tuple[int | str, ...] = ()) -> Column:
+    return Column(name, "<f4", fill, doc, shape)
+
+
+def _mask(name: str, doc: str, fill: bool = False, shape: tuple[int | str, ...] = ()) -> Column:
+    return Column(name, "|b1", fill, doc, shape)
+
+
+def _score(name: str, doc: str) -> Column:
+    return Column(name, "<f4", NAN, doc, packed="scores")
+
+
+DICTIONARIES = (
+    "scene",
+    "snippet",
+    "rollout",
+    "target",
+    "source_key",
+    "source_shard",
+    "target_source",
+    "policy",
+    "score_source",
+    "split",
+    "config",
+    "class_name",
+    "target_match_status",
+    "termination_reason",
+)
+"""Coded strings: words in order of first use, in the attributes of the group `dictionaries`."""
+
+SOURCES = _table(
+    "sources",
+    "table",
+    "One row per source row that rollouts start from.",
+    [
+        _id("source_row_id", "the source's own index"),
+        _id("sample_index", "index in the source dataset"),
+        _code("sample_key_id", "source_key", "key in the source dataset"),
+        _code("scene_id", "scene", "scene"),
+        _code("snippet_id", "snippet", "snippet"),
+        _code("split_id", "split", "split"),
+        _code("source_cache_version_id", "config", "version of the source store"),
+        _code("source_offline_store_manifest_hash_id", "config", "digest of the source manifest"),
+        _code("split_manifest_hash_id", "config", "digest of the split"),
+        _code("source_shard_id", "source_shard", "shard of the source store"),
+        _id("source_shard_row", "row in that shard"),
+    ],
+)
+
+ROLLOUTS = _table(
+    "rollouts",
+    "table",
+    "One row per retained chain.",
+    [
+        _id("rollout_row_id", "this row"),
+        _code("rollout_id", "rollout", "its name"),
+        _i32("chain_id", "index among the chains of its record", 0),
+        _id("source_row_id", "where it starts from"),
+        _f32("root_pose_world", "root camera pose, world from camera", shape=(12,)),
+        _id("root_time_ns", "time of the root pose"),
+        _i32("root_trajectory_index", "index of the root in the source trajectory"),
+        _i32("root_frame_index", "frame of the root"),
+        _code("scene_id", "scene", "scene"),
+        _code("snippet_id", "snippet", "snippet"),
+        _id("target_row_id", "the target it should reconstruct better"),
+        _code("policy_id", "policy", "policy that chose its actions"),
+        _i16("horizon", "most steps it could have", 0),
+        _i16("branch_factor", "actions kept per expanded node", 0),
+        _i16("beam_width", "frontier cap, -1 for none"),
+        _f32("temperature", "of its first step"),
+        _id("random_seed", "seed of its recipe"),
+        _code("termination_reason", "termination_reason", "why it ended"),
+        _f32("final_cumulative_target_rri", "sum over its steps"),
+        _f32("final_cumulative_scene_rri", "sum over its steps"),
+        _f32("final_cumulative_target_root_gain", "sum over its steps"),
+        _f32("final_cumulative_scene_root_gain", "sum over its steps"),
+        _code("split_id", "split", "split"),
+        _id("step_offset", "its first row in steps"),
+        _i32("num_steps", "how many steps it has", 0),
+        _id("parent_rollout_row_id", "the chain it forked from, -1 for none"),
+        _i16("fork_step_index", "the first step that differs from the parent's"),
+    ],
+)
+
+LINEAGE = _table(
+    "lineage",
+    "table",
+    "Aligned with rollouts: what they were made with.",
+    [
+        _id("rollout_row_id", "the rollout"),
+        _code("candidate_config_id", "config", "digest of the candidate generation"),
+        _code("oracle_config_id", "config", "digest of the oracle"),
+        _code("rollout_config_id", "config", "digest of the recipe as resolved"),
+        _code("model_checkpoint_id", "config", "checkpoint of a learned policy"),
+        _code("mesh_version_id", "config", "content hash of the mesh"),
+        _code("branch_schedule_id", "config", "name of the recipe"),
+        _code("target_protocol_version_id", "config", "target protocol"),
+        _code("target_crop_policy_id", "config", "how the target is cropped out of the mesh"),
+        _code("reason_code_version_id", "config", "version of the reason codes"),
+        _code(
+            "selection_rng_state_hash_id", "config", "state of the generator that chose the target"
+        ),
+        Column("lineage_digest", "|u1", 0, "SHA-256 of the whole lineage record", (32,)),
+    ],
+)
+
+TARGETS = _table(
+    "targets",
+    "table",
+    "One row per target of a source row.",
+    [
+        _id("target_row_id", "this row"),
+        _code("target_id", "target", "its name"),
+        _code("target_selection_policy_id", "policy", "how it was selected"),
+        _i32("target_selection_rank", "rank, from 0"),
+        _score("target_selection_score", "score by which it was selected"),
+        _score("target_selection_probability", "probability of selecting it"),
+        _score("target_selection_temperature", "temperature of a sampled selection"),
+        _code("target_source_id", "target_source", "box table it comes from"),
+        _i32("target_source_index", "row there"),
+        _i32("target_sem_id", "class id"),
+        _i32("target_inst_id", "instance id"),
+        _code("target_class_name_id", "class_name", "class"),
+        _score("target_confidence", "confidence of the box"),
+        _score("target_projected_area_pixels", "largest clipped projection"),
+        _score("target_projected_area_fraction", "the same over the image"),
+        _i32("target_semidense_support_count", "semidense points inside"),
+        _i32("target_evl_support_count", "observed voxels inside"),
+        _score("target_effective_support_count", "both, weighted"),
+        _score("target_visibility_score", "factor of the selection score"),
+        _score("target_support_score", "factor of the selection score"),
+        _score("target_deficit_score", "factor of the selection score"),
+        _f32("target_center_world", "metres", shape=(3,)),
+        _f32("target_extents", "metres", shape=(3,)),
+        _f32("target_pose_world_object", "world from object", shape=(12,)),
+        _f32("target_relative_pose_reference_object", "reference rig from object", shape=(12,)),
+        Column(
+            "target_invalid_reason_bitset", "<u4", 1, "target reason bits; bit 0 alone is valid"
+        ),
+        _mask("target_valid_mask", "the bitset is bit 0 alone", True),
+        Column("target_primary_invalid_reason", "<u2", 0, "the reason to name first"),
+        _code("target_reason_code_version_id", "config", "version of the target reason codes"),
+        _id("matched_gt_target_row_id", "ground-truth box that gives the labels"),
+        _code("matched_gt_target_id", "target", "its name"),
+        _score("gt_match_iou", "overlap with it"),
+        _score("gt_match_score", "score of the match"),
+        _code("gt_match_status_id", "target_match_status", "how the match went"),
+        _mask("gt_label_valid_mask", "labels of this target may be trained on"),
+        _code("target_crop_policy_id", "config", "how the target is cropped out of the mesh"),
+    ],
+)
+
+STEPS = _table(
+    "steps",
+    "table",
+    "One row per step of a chain.",
+    [
+        _id("step_row_id", "this row"),
+        _id("rollout_row_id", "its chain"),
+        _i16("step_index", "place in the chain, from 0", 0),
+        _id("selected_candidate_row_id", "the candidate that was taken"),
+        _i32("selected_shell_index", "its place in the shell"),
+        _i32("selected_compact_valid_index", "its place among the valid ones"),
+        _i32("num_candidates", "size of the shell", 0),
+        _i32("num_valid_candidates", "valid ones in it", 0),
+        _f32("cumulative_target_rri", "sum up to this step; NaN before a first label"),
+        _f32("cumulative_scene_rri", "likewise"),
+        _f32("cumulative_target_root_gain", "likewise"),
+        _f32("cumulative_scene_root_gain", "likewise"),
+        _id("candidate_offset", "its first row in candidates"),
+        Column(
+            "rng_state_digest",
+            "|u1",
+            0,
+            "digest of the generator's state; zeros if none was kept",
+            (32,),
+        ),
+    ],
+)
+
+CANDIDATES = _table(
+    "candidates",
+    "table",
+    "One row per candidate of a shell, valid or not, in shell order.",
+    [
+        _id("candidate_row_id", "this row"),
+        _id("step_row_id", "its step"),
+        _id("rollout_row_id", "its chain"),
+        _i16("step_index", "step in the chain", 0),
+        _i32("shell_index", "place in the shell", 0),
+        _i32("compact_valid_index", "place among the valid ones, -1 if invalid"),
+        _f32("pose_world_cam", "camera pose, world from camera", shape=(12,)),
+        _f32("pose_relative_root", "the same from the root's frame", shape=(12,)),
+        _mask("actor_action_mask", "the actor could take it"),
+        _mask("oracle_label_mask", "it has a label"),
+        _mask("q_train_mask", "its label may be trained on"),
+        _mask("selected_mask", "it was taken"),
+        _i32("strategy_id", "orientation family"),
+        _i32("position_id", "position family"),
+        _i32("mixture_id", "component of the mixture that proposed it"),
+        _f32("sampler_probability", "density with which it was proposed"),
+        _code("score_source_id", "score_source", "what scored it"),
+        Column("invalid_reason_bitset", "<u4", 0, "reason bits; bit 0 is valid"),
+        Column("primary_invalid_reason", "<u2", 0, "the reason to name first"),
+        _f32("scene_rri", "relative improvement of the scene, state-relative"),
+        _f32("target_rri", "relative improvement of the target, state-relative"),
+        _f32("scene_root_gain", "improvement over the error at the root"),
+        _f32("target_root_gain", "the same for the target: the reward"),
+        _f32("scene_log_error_gain", "log of the error before over after"),
+        _f32("target_log_error_gain", "likewise"),
+        _f32("scene_pm_dist_before", "point to mesh error"),
+        _f32("scene_pm_dist_after", "likewise"),
+        _f32("target_pm_dist_before", "likewise"),
+        _f32("target_pm_dist_after", "likewise"),
+        _f32("target_current_support", "points on the target before"),
+        _f32("target_candidate_support", "points on the target it adds"),
+        _f32("selection_logits", "of the policy"),
+        _f32("selection_probabilities", "of the policy; 0 if invalid", 0.0),
+        _f32("selection_log_probabilities", "of the policy; minus infinity if invalid", -np.inf),
+        Column(
+            "actor_features", "<f4", NAN, "what a learner may know of it", ("F",), optional=True
+        ),
+    ],
+)
+
+DIAGNOSTICS = _table(
+    "candidate_diagnostics",
+    "table",
+    "Aligned with candidates, for audits only.",
+    [
+        _id("candidate_row_id", "the candidate"),
+        _i32("position_id", "position family"),
+        _f32("mesh_distance_m", "distance to the mesh"),
+        _f32("path_min_clearance_m", "least clearance on the way"),
+        _f32("free_space_margin_m", "margin inside the free space"),
+        _f32("motion_step_length_m", "length of the move"),
+        _f32("motion_height_delta_m", "change of height"),
+        _f32("motion_backward_step_m", "backward part of the move"),
+        _f32("motion_yaw_delta_deg", "turn"),
+        _f32("target_distance_m", "distance to the target"),
+        _f32("target_bearing_yaw_deg", "bearing of the target"),
+        _mask("path_collision_mask", "the way collides"),
+    ],
+)
+
+SELECTED_DEPTH = _table(
+    "selected_depth",
+    "raster",
+    "One depth image per step, at the pose that was taken: the history of the next state.",
+    [
+        _id("step_row_id", "the step"),
+        _id("candidate_row_id", "the candidate it was rendered at"),
+        _f32("focal_px", "focal lengths", shape=(2,)),
+        _f32("principal_point_px", "principal point", shape=(2,)),
+        Column("image_size_hw", "<i4", 0, "height and width", (2,)),
+        Column("depth_m", "<f2", 0.0, "metres; 0 where invalid", ("H", "W")),
+        _mask("valid_mask", "where depth is known", shape=("H", "W")),
+    ],
+    optional=True,
+)
+
+TARGET_EVAL_CROPS = _table(
+    "target_eval_crops",
+    "raster",
+    "Point clouds the oracle used inside the target box, for audits.",
+    [
+        _id("crop_row_id", "this row"),
+        _id("step_row_id", "the step"),
+        _id("candidate_row_id", "the candidate, -1 for the state before"),
+        _i32("source_role_id", "0 current, 1 candidate", 0),
+        _code("crop_policy_id", "config", "how they were cropped"),
+        _f32("voxel_size_m", "voxel size of the fusion"),
+        _i32("max_points", "cap", 0),
+        _i32("lengths", "points there are", 0),
+        _f32("points_world", "zero padded", 0.0, ("P", 3)),
+        _mask("mask", "where a point is", shape=("P",)),
+    ],
+    optional=True,
+)
+
+Q_H = _table(
+    "q_h",
+    "hot",
+    "Dense training view: one state per step, actions padded to the widest shell.",
+    [
+        _id("state_step_row_id", "the step"),
+        _id("source_row_id", "its source row"),
+        Column("candidate_row_id", "<i8", -1, "the candidates, in shell order", ("A",)),
+        _mask("valid_action_mask", "actions the actor could take", shape=("A",)),
+        _mask("q_train_mask", "actions with a label to train on", shape=("A",)),
+        _id("target_row_id", "its target"),
+        _i32("selected_candidate_index", "the action that was taken"),
+        Column("position_id", "<i4", -1, "position family", ("A",)),
+        _f32("one_step_target_rri", "NaN where not valid", shape=("A",)),
+        _f32(
+            "one_step_target_root_gain",
+            "the reward of every action; NaN where not valid",
+            shape=("A",),
+        ),
+        Column("invalid_reason_bitset", "<u4", 0, "reason bits", ("A",)),
+        _id("td_selected_candidate_row_id", "the candidate that was taken"),
+        _f32("td_reward", "its root gain"),
+        _f32("td_reward_target_rri", "its state-relative improvement, a diagnostic"),
+        _id("td_next_step_row_id", "the next state, -1 at the end"),
+        _mask("td_terminal_mask", "there is no next state", True),
+        _f32("td_discount", "gamma, 0 at the end", 0.0),
+        Column(
+            "actor_features",
+            "<f4",
+            NAN,
+            "what a learner may know of each action",
+            ("A", "F"),
+            optional=True,
+        ),
+    ],
+    derived=True,
+)
+
+RETURNS = _table(
+    "returns",
+    "hot",
+    "Aligned with q_h: multi-step returns of every state along its own chain, in units of the error at the root. "
+    "The state n steps on is state + n while the chain lasts, and its value counts gamma^n.",
+    [
+        _f32("mc_return", "discounted sum to the end of the chain; NaN when nothing is labelled"),
+        _f32("n_step_return", "discounted sum of the next n rewards, n = 1..N", shape=("N",)),
+    ],
+    derived=True,
+)
+
+TABLES: Mapping[str, Table] = {
+    table.name: table
+    for table in (
+        SOURCES,
+        ROLLOUTS,
+        LINEAGE,
+        TARGETS,
+        STEPS,
+        CANDIDATES,
+        DIAGNOSTICS,
+        SELECTED_DEPTH,
+        TARGET_EVAL_CROPS,
+        Q_H,
+        RETURNS,
+    )
+}
+REQUIRED_GROUPS = ("metadata", "dictionaries", *TABLES)

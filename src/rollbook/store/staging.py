@@ -1,0 +1,142 @@
+"""StagedStore: a store on its way to its final name. One writer at a time, whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rollbook.errors import LeaseHeld, StorageError, TargetExists
+from rollbook.files import promote_folder
+from rollbook.store.manifest import (
+    ROLLOUT_MANIFEST_FILENAME,
+    FileSums,
+    content_sha256,
+    json_bytes,
+    manifest_sha256,
+    root_metadata,
+)
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        detail = f"cannot be written ({error.strerror or error})"
+        raise StorageError(path=str(path), detail=detail) from error
+
+
+class StagedStore:
+    """A hidden folder beside the final one, under a lock. Left without `finish`, it is removed."""
+
+    def __init__(self, final: Path, *, replace: bool) -> None:
+        self.final = final.absolute()
+        self.folder = self.final.with_name(f".{self.final.name}.stage-{uuid.uuid4().hex}")
+        self._replace = replace
+        self._lock = _WriterLock(self.final)
+        self._finished = False
+
+    def __enter__(self) -> StagedStore:
+        self._refuse_existing()
+        self._lock.acquire()
+        try:
+            self._refuse_existing()
+            self._sweep()
+            with storage_errors(self.folder):
+                self.folder.mkdir(parents=True)
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def _refuse_existing(self) -> None:
+        """Replacing is for stores, whole or damaged. Nothing else is removed, whatever was asked for."""
+        with storage_errors(self.final):
+            if not os.path.lexists(self.final):
+                return
+            names = os.listdir(self.final) if self.final.is_dir() else None
+        if not self._replace:
+            raise TargetExists(path=str(self.final), detail="pass replace=True to replace it")
+        if names is None or (names and "zarr.json" not in names) or self.final.is_symlink():
+            raise TargetExists(path=str(self.final), detail="it is not a store, so it stays")
+
+    def _sweep(self) -> None:
+        """Removes what a killed writer left. Under the lock no other writer of this store is alive."""
+        name = self.final.name
+        stages = re.compile(re.escape(f".{name}.stage-") + "[0-9a-f]{32}")
+        replaced = re.compile(re.escape(f".{name}.") + r"[0-9a-f]{16}\.old")
+        with storage_errors(self.final.parent):
+            left = os.listdir(self.final.parent)
+        for each in left:
+            # a replaced store is only in the way while there is the one that replaced it
+            if stages.fullmatch(each) or (replaced.fullmatch(each) and self.final.is_dir()):
+                shutil.rmtree(self.final.with_name(each), ignore_errors=True)
+
+    def finish(self, described: Mapping[str, Any], files: FileSums) -> dict[str, Any]:
+        """Writes the manifest and the root, and puts the store in place. Returns the manifest."""
+        payload = {
+            **described,
+            "files": {path: list(files[path]) for path in sorted(files)},
+            "content_sha256": content_sha256(files),
+        }
+        digest = manifest_sha256(payload)
+        root = root_metadata({**payload["root_attrs"], "manifest_sha256": digest})
+        with storage_errors(self.folder):
+            (self.folder / ROLLOUT_MANIFEST_FILENAME).write_bytes(
+                json_bytes(payload, "the manifest")
+            )
+            (self.folder / "zarr.json").write_bytes(root)
+        promote_folder(self.folder, self.final, replace=self._replace)
+        self._finished = True
+        return {**payload, "manifest_sha256": digest}
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if not self._finished:
+                shutil.rmtree(self.folder, ignore_errors=True)
+        finally:
+            self._lock.release()
+
+
+class _WriterLock:
+    """One writer per store. The system lets go of it when its process ends, however it ends."""
+
+    def __init__(self, final: Path) -> None:
+        self._path = final.with_name(f".{final.name}.lock")
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        with storage_errors(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            with storage_errors(self._path):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except StorageError as error:
+            os.close(descriptor)
+            if not isinstance(error.__cause__, BlockingIOError):
+                raise
+            raise LeaseHeld(
+                path=str(self._path),
+                owner="another writer",
+                detail="wait for it, or write elsewhere",
+            ) from error
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

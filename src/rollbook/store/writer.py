@@ -1,0 +1,424 @@
+"""Writing a store: records in, a finished folder out, or nothing.
+
+Everything goes to a hidden folder beside the final one. Candidates, steps and diagnostics are written as they come, so
+memory does not grow with them; small tables and the dense view follow at the end, the manifest last. Then all is
+synced and renamed into place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.digest import checksum
+from rollbook.errors import ConfigurationError, InvalidValue, StorageError
+from rollbook.store.candidate_columns import AddedRecord
+from rollbook.store.config import RolloutZarrStoreConfig, RolloutZarrWriteResult
+from rollbook.store.description import StoreDescription
+from rollbook.store.manifest import (
+    ROLLOUT_MANIFEST_FILENAME,
+    RolloutStoreManifestContext,
+    group_metadata,
+    json_bytes,
+)
+from rollbook.store.mapped import MappedArray
+from rollbook.store.q_h import CANDIDATE_COLUMNS, STEP_COLUMNS, q_h_block
+from rollbook.store.rasters import FrameWriter
+from rollbook.store.raw_array import AppendingArrayWriter, RawArrayWriter
+from rollbook.store.raw_layout import chunk_rows_for, page_rows, row_bytes
+from rollbook.store.record_checks import check_crops, checked_depth, named_steps
+from rollbook.store.records import RolloutStep, RolloutZarrRecord, SelectedDepth
+from rollbook.store.returns import returns_block
+from rollbook.store.schema import TABLES, Column
+from rollbook.store.staging import StagedStore, storage_errors
+from rollbook.store.tables import StoreTables
+
+Array = NDArray[Any]
+_LARGE = ("steps", "candidates", "candidate_diagnostics")
+_BLOCK_ROWS = 1 << 16
+"""Candidates gathered before they are written."""
+_BLOCK_BYTES = 64 << 20
+"""Images and points that gathered records may hold on to meanwhile."""
+_CLOSED = {
+    "new": "the writer is not open: use it in a `with` block",
+    "failed": "writing failed before, so nothing can be added or finished; start again",
+    "finished": "the writer is already closed",
+}
+
+
+def write_rollout_zarr_store(
+    store_dir: str | os.PathLike[str],
+    records: Iterable[RolloutZarrRecord],
+    *,
+    manifest_context: RolloutStoreManifestContext | None = None,
+    **options: Any,
+) -> RolloutZarrWriteResult:
+    """Writes records into a store of their own. `options` are the fields of RolloutZarrStoreConfig."""
+    try:
+        config = RolloutZarrStoreConfig(store_dir=store_dir, **options)
+    except TypeError as error:
+        raise ConfigurationError(message=f"write_rollout_zarr_store: {error}") from error
+    with RolloutStoreWriter(config, manifest_context=manifest_context) as writer:
+        for record in records:
+            writer.append(record)
+        return writer.finish()
+
+
+class RolloutStoreWriter:
+    """Appends records with bounded memory; `finish` makes the store appear. Left unfinished, it leaves nothing."""
+
+    def __init__(
+        self,
+        config: RolloutZarrStoreConfig,
+        *,
+        manifest_context: RolloutStoreManifestContext | None = None,
+    ) -> None:
+        self.config = config
+        self._context = manifest_context or RolloutStoreManifestContext.programmatic()
+        self._staged = StagedStore(Path(config.store_dir), replace=config.replace)
+        self._stage = self._staged.folder
+        self._tables = StoreTables()
+        self._columns: dict[str, AppendingArrayWriter] = {}
+        self._frames: dict[str, FrameWriter] = {}
+        self._files: dict[str, tuple[int, str]] = {}
+        self._crop_rows = self._depth_rows = self._pending_bytes = 0
+        self._state: Literal["new", "open", "failed", "finished"] = "new"
+        json_bytes(self._context.to_jsonable(), "the manifest context")  # now, not after hours
+
+    def __enter__(self) -> RolloutStoreWriter:
+        if self._state != "new":
+            raise StorageError(path=str(self._staged.final), detail=_CLOSED["finished"])
+        self._staged.__enter__()
+        self._state = "open"
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._state == "open":
+            self._state = "finished"
+        self._staged.__exit__(kind, error, traceback)
+
+    # ---------------------------------------------------------------------------------- appending
+
+    def append(self, record: RolloutZarrRecord) -> None:
+        """One record. A refused one changes nothing: the writer can go on with the next."""
+        self._check_open()
+        depths = self._checked_depths(record)
+        self._check_crops(record)
+        added = self._tables.add(record)
+        with self._all_or_nothing():
+            self._append_depths(added, depths)
+            if self.config.target_eval_crops_enabled:
+                self._append_crops(added)
+            self._pending_bytes += _payload_bytes(added.steps)
+            if (
+                self._tables.pending_candidates >= _BLOCK_ROWS
+                or self._pending_bytes >= _BLOCK_BYTES
+            ):
+                self._flush()
+
+    def _check_open(self) -> None:
+        if self._state != "open":
+            raise StorageError(path=str(self._staged.final), detail=_CLOSED[self._state])
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """What fails in here (a full disk) leaves columns of different lengths: there is no going on after it."""
+        self._state = "failed"
+        yield
+        self._state = "open"
+
+    def _checked_depths(self, record: RolloutZarrRecord) -> list[SelectedDepth]:
+        if not self.config.selected_depth_enabled:
+            return []
+        shape = (self.config.selected_depth_height_px, self.config.selected_depth_width_px)
+        return [checked_depth(name, step, shape) for name, step in named_steps(record)]
+
+    def _check_crops(self, record: RolloutZarrRecord) -> None:
+        if self.config.target_eval_crops_enabled:
+            for name, step in named_steps(record):
+                check_crops(name, step)
+
+    def _append_depths(self, added: AddedRecord, depths: Sequence[SelectedDepth]) -> None:
+        for number, depth in enumerate(depths):
+            selected = added.steps[number].selected_shell_index
+            self._depth_column("depth_m").append(
+                np.where(depth.valid_mask, depth.depth_m, 0).astype(np.float16)
+            )
+            self._depth_column("valid_mask").append(depth.valid_mask.astype(np.bool_))
+            small = {
+                "step_row_id": added.first_step + number,
+                "candidate_row_id": int(added.offsets[number]) + selected,
+                "focal_px": depth.focal_px,
+                "principal_point_px": depth.principal_point_px,
+                "image_size_hw": depth.depth_m.shape,
+            }
+            self._append_rows("selected_depth", {name: [value] for name, value in small.items()})
+            self._depth_rows += 1
+
+    def _depth_column(self, name: str) -> FrameWriter:
+        if name not in self._frames:
+            column = TABLES["selected_depth"].columns[name]
+            shape = (self.config.selected_depth_height_px, self.config.selected_depth_width_px)
+            self._frames[name] = FrameWriter(
+                self._stage / "selected_depth" / name,
+                column.numpy,
+                shape,
+                column.fill,
+                self.config.selected_depth_chunk_steps,
+            )
+        return self._frames[name]
+
+    def _append_crops(self, added: AddedRecord) -> None:
+        limit = self.config.target_eval_crop_max_points
+        for number, step in enumerate(added.steps):
+            for crop in step.target_eval_crops:
+                owner = crop.shell_index
+                points = crop.points_world[np.isfinite(crop.points_world).all(axis=1)][:limit]
+                padded = np.zeros((1, limit, 3), np.float32)
+                padded[0, : len(points)] = points
+                self._append_rows(
+                    "target_eval_crops",
+                    {
+                        "crop_row_id": [self._crop_rows],
+                        "step_row_id": [added.first_step + number],
+                        "candidate_row_id": [
+                            -1 if owner is None else int(added.offsets[number]) + owner
+                        ],
+                        "source_role_id": [0 if owner is None else 1],
+                        "crop_policy_id": [self._tables.words["config"].code(step.crop_policy)],
+                        "voxel_size_m": [
+                            np.nan if step.crop_voxel_size_m is None else step.crop_voxel_size_m
+                        ],
+                        "max_points": [limit],
+                        "lengths": [len(points)],
+                        "points_world": padded,
+                        "mask": np.arange(limit)[None] < len(points),
+                    },
+                    sizes={"P": limit},
+                )
+                self._crop_rows += 1
+
+    def _append_rows(
+        self, table: str, rows: Mapping[str, Any], sizes: Mapping[str, int] | None = None
+    ) -> None:
+        for name, values in rows.items():
+            column = TABLES[table].columns[name]
+            writer = self._column(table, column, _row_shape(column, sizes or {}))
+            writer.append(np.asarray(values, column.numpy).reshape(len(values), *writer.row_shape))
+
+    def _column(
+        self, table: str, column: Column, row_shape: tuple[int, ...]
+    ) -> AppendingArrayWriter:
+        path = f"{table}/{column.name}"
+        if path not in self._columns:
+            self._columns[path] = AppendingArrayWriter(
+                self._stage / path, column.numpy, row_shape, fill_value=column.fill, elide=True
+            )
+        return self._columns[path]
+
+    def _start_optional_tables(self) -> None:
+        """A payload that was asked for has its columns, also when there was not one step."""
+        if self.config.selected_depth_enabled:
+            for name in ("depth_m", "valid_mask"):
+                self._depth_column(name)
+            small = [name for name in TABLES["selected_depth"].columns if name not in self._frames]
+            self._append_rows("selected_depth", dict.fromkeys(small, ()))
+        if self.config.target_eval_crops_enabled:
+            sizes = {"P": self.config.target_eval_crop_max_points}
+            self._append_rows(
+                "target_eval_crops", dict.fromkeys(TABLES["target_eval_crops"].columns, ()), sizes
+            )
+
+    def _flush(self) -> None:
+        block = self._tables.flush()
+        self._pending_bytes = 0
+        for table in _LARGE:
+            for name, values in block[table].items():
+                self._column(table, TABLES[table].columns[name], values.shape[1:]).append(values)
+
+    # ---------------------------------------------------------------------------------- finishing
+
+    def finish(self) -> RolloutZarrWriteResult:
+        """Completes the store and puts it in place."""
+        self._check_open()
+        if not self._tables.num_rollouts:
+            raise InvalidValue(
+                record=f"store {self._staged.final.name!r}",
+                field="records",
+                value="none",
+                expected="at least one record",
+            )
+        with self._all_or_nothing():
+            result = self._finish()
+        self._state = "finished"
+        return result
+
+    def _finish(self) -> RolloutZarrWriteResult:
+        if self._tables.has_pending:
+            self._flush()
+        self._start_optional_tables()
+        for path, writer in self._columns.items():
+            self._keep(path, writer.close())
+        for name, frames in self._frames.items():
+            self._keep(f"selected_depth/{name}", frames.close())
+        self._write_small_tables()
+        self._write_derived()
+        description = StoreDescription(self.config, self._tables, self._depth_rows, self._crop_rows)
+        self._write_groups(description.groups())
+        manifest = self._staged.finish(description.manifest(self._context), self._files)
+        return RolloutZarrWriteResult(
+            store_dir=self._staged.final,
+            num_rollouts=self._tables.num_rollouts,
+            num_steps=self._tables.num_steps,
+            num_candidates=self._tables.num_candidates,
+            manifest_path=self._staged.final / ROLLOUT_MANIFEST_FILENAME,
+            manifest_sha256=manifest["manifest_sha256"],
+            content_sha256=manifest["content_sha256"],
+        )
+
+    def _write_groups(self, groups: Mapping[str, Mapping[str, Any]]) -> None:
+        for name, attrs in groups.items():
+            data = group_metadata(attrs)
+            with storage_errors(self._stage):
+                (self._stage / name).mkdir(exist_ok=True)
+                (self._stage / name / "zarr.json").write_bytes(data)
+            self._files[f"{name}/zarr.json"] = (len(data), checksum(data))
+
+    def _keep(self, path: str, files: Mapping[str, tuple[int, str]]) -> None:
+        self._files |= {f"{path}/{name}": sums for name, sums in files.items()}
+
+    def _write_array(
+        self, path: str, values: Array, fill: Any, attributes: Mapping[str, Any] | None = None
+    ) -> None:
+        writer = AppendingArrayWriter(
+            self._stage / path,
+            values.dtype,
+            values.shape[1:],
+            fill_value=fill,
+            attributes=attributes,
+            elide=True,
+        )
+        writer.append(values)
+        self._keep(path, writer.close())
+
+    def _write_small_tables(self) -> None:
+        for table in ("sources", "rollouts", "lineage", "targets"):
+            columns = self._tables.small(table)
+            for array, names in TABLES[table].packed().items():
+                packed = np.stack([columns.pop(name) for name in names], axis=1)
+                self._write_array(f"{table}/{array}", packed, np.nan, {"columns": names})
+            for name, values in columns.items():
+                self._write_array(f"{table}/{name}", values, TABLES[table].columns[name].fill)
+
+    def _write_derived(self) -> None:
+        """The dense view and the returns, from the columns just written, a block of whole chains at a time."""
+        steps = self._mapped("steps", STEP_COLUMNS)
+        candidates = self._mapped("candidates", self._dense_columns())
+        rollouts = self._tables.small("rollouts")
+        writers: dict[str, RawArrayWriter] = {}
+        for first, end in _chain_blocks(rollouts, self._tables.num_steps):
+            part = {name: values[first:end] for name, values in steps.items()}
+            rows = _candidate_rows(part)
+            shells = {name: values[rows] for name, values in candidates.items()}
+            for path, values in self._derived_block(part, rollouts, shells).items():
+                self._derived(writers, path, values).write(first, values)
+        for path, writer in writers.items():
+            self._keep(path, writer.close())
+
+    def _mapped(self, table: str, names: Sequence[str]) -> dict[str, Array]:
+        return {name: MappedArray.open(self._stage / table / name).view() for name in names}
+
+    def _derived_block(
+        self, steps: Mapping[str, Array], rollouts: Mapping[str, Array], shells: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """By path in the store."""
+        gamma = self.config.discount_gamma
+        q_h = q_h_block(steps, rollouts, shells, width=self._tables.widest, gamma=gamma)
+        returns = returns_block(
+            q_h["td_reward"],
+            steps["step_index"],
+            rollouts["num_steps"][steps["rollout_row_id"]],
+            horizon=self._tables.horizon,
+            gamma=gamma,
+        )
+        return {
+            f"{table}/{name}": values
+            for table, view in (("q_h", q_h), ("returns", returns))
+            for name, values in view.items()
+        }
+
+    def _dense_columns(self) -> tuple[str, ...]:
+        return (
+            (*CANDIDATE_COLUMNS, "actor_features")
+            if self._tables.feature_count
+            else CANDIDATE_COLUMNS
+        )
+
+    def _derived(
+        self, writers: dict[str, RawArrayWriter], path: str, values: Array
+    ) -> RawArrayWriter:
+        if path not in writers:
+            table, _, name = path.partition("/")
+            rows, row_shape = self._tables.num_steps, values.shape[1:]
+            writers[path] = RawArrayWriter(
+                self._stage / path,
+                values.dtype,
+                row_shape,
+                rows,
+                TABLES[table].columns[name].fill,
+                chunk_rows=_chunk_rows(
+                    rows, row_bytes(values.dtype, row_shape), self.config.q_h_chunk_states
+                ),
+            )
+        return writers[path]
+
+
+def _chunk_rows(rows: int, row_size: int, least: int) -> int:
+    """As many as usual, but at least so many."""
+    pages = page_rows(max(row_size, 1))
+    return max(chunk_rows_for(rows, row_size), -(-least // pages) * pages)
+
+
+def _payload_bytes(steps: Sequence[RolloutStep]) -> int:
+    """What a record holds in memory beside its candidates."""
+    depths = [step.selected_depth for step in steps]
+    images = sum(d.depth_m.nbytes + d.valid_mask.nbytes for d in depths if d is not None)
+    return images + sum(crop.points_world.nbytes for s in steps for crop in s.target_eval_crops)
+
+
+def _candidate_rows(steps: Mapping[str, Array]) -> slice:
+    """Of neighbouring steps."""
+    offsets = steps["candidate_offset"]
+    if not len(offsets):
+        return slice(0, 0)
+    return slice(int(offsets[0]), int(offsets[-1] + steps["num_candidates"][-1]))
+
+
+def _row_shape(column: Column, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(sizes[size] if isinstance(size, str) else size for size in column.shape)
+
+
+def _chain_blocks(rollouts: Mapping[str, Array], num_steps: int) -> Iterator[tuple[int, int]]:
+    """Step ranges of whole chains, a few thousand steps each."""
+    per_block = 4096
+    ends = np.unique(rollouts["step_offset"] + rollouts["num_steps"])
+    first = 0
+    if not num_steps:
+        yield 0, 0  # columns there are, also without rows
+    while first < num_steps:
+        at = int(np.searchsorted(ends, first + per_block, side="left"))
+        end = int(ends[min(at, len(ends) - 1)])
+        yield first, end
+        first = end

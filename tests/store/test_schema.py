@@ -1,0 +1,47 @@
+"""The schema is declared once; the page, the store on disk and the promise to others follow from it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from rollbook.store.format_page import store_format_page
+from rollbook.store.schema import ROLLOUT_ZARR_SCHEMA_VERSION, TABLES
+
+PAGE = Path(__file__).parents[2] / "docs" / "store-format.md"
+
+
+def test_the_format_page_is_what_the_schema_says() -> None:
+    assert PAGE.read_text() == store_format_page(), (
+        "run: python -m rollbook.store.format_page > docs/store-format.md"
+    )
+
+
+def test_the_columns_and_types_of_this_schema_version_are_pinned() -> None:
+    """A change here is a change of the schema version, and of what older stores need to stay readable."""
+    declared = [
+        (
+            table.name,
+            column.name,
+            column.dtype,
+            str(column.fill),
+            column.shape,
+            column.words,
+            column.packed,
+        )
+        for table in TABLES.values()
+        for column in table.columns.values()
+    ]
+    digest = hashlib.sha256(repr(declared).encode()).hexdigest()
+    assert (ROLLOUT_ZARR_SCHEMA_VERSION, len(declared), digest[:16]) == (
+        "1.0-target-rollout-core",
+        184,
+        "ee787f4b75c80285",
+    )
+
+
+def test_codes_point_into_dictionaries_and_ids_have_a_word_for_none() -> None:
+    for table in TABLES.values():
+        for column in table.columns.values():
+            if column.words is not None:
+                assert (column.dtype, column.fill) == ("<i4", -1)
