@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import xxhash
@@ -40,21 +41,29 @@ def canonical(value: Plain) -> bytes:
     """The one byte string that stands for `value`."""
     if value is None:
         return b"n"
+    if isinstance(value, str):
+        return canonical_text(value.encode())
     if isinstance(value, bool):
         return b"t" if value else b"f"
     if isinstance(value, int):
         return b"i" + value.to_bytes(16, "little", signed=True)
     if isinstance(value, float):
         return b"d" + _F64.pack(value)
-    if isinstance(value, str):
-        return canonical_text(value.encode())
     if isinstance(value, bytes):
         return canonical_count(b"b", len(value)) + value
     if isinstance(value, Mapping):
-        pairs = sorted((key.encode(), item) for key, item in value.items())
-        body = b"".join(canonical_text(key) + canonical(item) for key, item in pairs)
-        return canonical_count(b"m", len(pairs)) + body
+        pairs = [_canonical_key(key) + canonical(value[key]) for key in sorted(value, key=_utf8)]
+        return canonical_count(b"m", len(pairs)) + b"".join(pairs)
     return canonical_count(b"l", len(value)) + b"".join(map(canonical, value))
+
+
+# records of one kind have the same keys again and again
+_utf8 = lru_cache(maxsize=4096)(str.encode)
+
+
+@lru_cache(maxsize=4096)
+def _canonical_key(key: str) -> bytes:
+    return canonical_text(key.encode())
 
 
 def digest_of(domain: str, value: Plain) -> str:

@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ from rollbook.errors import ConfigurationError, LeaseHeld, StorageError, TargetE
 AnyPath: TypeAlias = "str | os.PathLike[str]"
 
 _AT_FDCWD = -100
+_SYNCS_AT_ONCE = 8
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
 
@@ -178,13 +180,19 @@ def _check_promotion(source: Path, target: Path) -> None:
 
 
 def _fsync_tree(folder: AnyPath) -> None:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                _fsync_tree(entry.path)
-            elif entry.is_file(follow_symlinks=False):
-                _fsync(entry.path)
-    fsync_folder(folder)
+    """Files, then folders. A disk takes many syncs at once better than one after the other."""
+    files: list[str] = []
+    folders = [os.fspath(folder)]
+    for each in folders:  # grows while it is walked
+        with os.scandir(each) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif entry.is_file(follow_symlinks=False):
+                    files.append(entry.path)
+    with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
+        list(pool.map(_fsync, files))
+        list(pool.map(fsync_folder, folders))
 
 
 def _rename_to_new_name(source: Path, target: Path) -> None:

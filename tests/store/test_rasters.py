@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ SMALL: dict[str, Any] = {
     "selected_depth_width_px": 10,
 }
 
+POOL = ThreadPoolExecutor(2)
+
 
 @settings(max_examples=25, deadline=None)
 @given(
@@ -42,9 +46,9 @@ def test_zarr_reads_the_frames_that_were_written(
 ) -> None:
     folder = tmp_path_factory.mktemp("frames") / "array"
     frames = np.random.default_rng(seed).normal(0, 1, (count, 3, 5)).astype(dtype)
-    writer = FrameWriter(folder, dtype, (3, 5), 0, per_shard)
+    writer = FrameWriter(folder, dtype, (3, 5), 0, per_shard, POOL)
     for frame in frames:
-        writer.append(frame)
+        writer.append(partial(np.asarray, frame))
     files = writer.close()
     np.testing.assert_array_equal(np.asarray(zarr.open_array(folder, mode="r")[...]), frames)
     reader = FrameReader(folder)
@@ -57,7 +61,7 @@ def test_zarr_reads_the_frames_that_were_written(
 
 
 def test_an_array_without_frames_is_readable(tmp_path: Path) -> None:
-    FrameWriter(tmp_path / "array", np.dtype("<f2"), (4, 5), 0, 16).close()
+    FrameWriter(tmp_path / "array", np.dtype("<f2"), (4, 5), 0, 16, POOL).close()
     assert zarr.open_array(tmp_path / "array", mode="r").shape == (0, 4, 5)
 
 
@@ -189,8 +193,8 @@ def test_crops_are_cut_to_their_cap_and_to_finite_points() -> None:
 
 
 def test_a_damaged_image_is_an_error_not_an_image(tmp_path: Path) -> None:
-    writer = FrameWriter(tmp_path / "array", np.dtype("<f2"), (4, 5), 0, 4)
-    writer.append(np.ones((4, 5), np.float16))
+    writer = FrameWriter(tmp_path / "array", np.dtype("<f2"), (4, 5), 0, 4, POOL)
+    writer.append(partial(np.ones, (4, 5), np.float16))
     writer.close()
     (tmp_path / "array" / "c" / "0" / "0" / "0").unlink()
     with pytest.raises(StorageError, match="cannot be read"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, TypeAlias
@@ -16,7 +17,7 @@ from rollbook.contracts.reasons import (
     VALID_BITSET,
     primary_target_reasons,
 )
-from rollbook.contracts.record import Record
+from rollbook.contracts.record import Record, checked_int
 from rollbook.contracts.text import checked_text
 from rollbook.digest import digest_of
 from rollbook.errors import InvalidNumber, InvalidValue
@@ -195,10 +196,19 @@ class RolloutLineage(Record, frozen=True, kw_only=True):
         raise _bad_number(self._name, "source_row_id", None, expected)
 
     def for_chain(self, rollout_id: str, chain_id: int, rollout_policy: str) -> RolloutLineage:
-        """The lineage of one kept trajectory of this rollout."""
-        return msgspec.structs.replace(
-            self, rollout_id=rollout_id, chain_id=chain_id, rollout_policy=rollout_policy
-        )
+        """The same lineage, named for one chain. Only what is new is checked: every other field was."""
+        record = f"lineage of {rollout_id!r}"
+        checked_text(rollout_id, record, "rollout_id")
+        checked_text(rollout_policy, record, "rollout_policy")
+        checked_int(chain_id, record, "chain_id", _INT64_MAX)
+        chain = copy.copy(self)
+        for field, value in (
+            ("rollout_id", rollout_id),
+            ("chain_id", chain_id),
+            ("rollout_policy", rollout_policy),
+        ):
+            msgspec.structs.force_setattr(chain, field, value)
+        return chain
 
     def digest(self) -> str:
         """Over every field, absent ones included. Equal lineages have equal digests."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,28 +42,37 @@ def state_batches(
     epoch, first = divmod(start, per_epoch) if per_epoch else (0, 0)
     while states and (epochs is None or epoch < epochs):
         order = epoch_order(states, seed, epoch)
+        if prefetch:
+            _prefetch(sources, order[first * size : (first + 1) * size])
         for number in range(first, per_epoch):
             rows = order[number * size : (number + 1) * size]
             if prefetch:
-                following = order[(number + 1) * size : (number + 2) * size]
-                for source in sources.values():
-                    source.prefetch(following)
+                _prefetch(sources, order[(number + 1) * size : (number + 2) * size])
             yield {name: source.take(rows) for name, source in sources.items()}
         epoch, first = epoch + 1, 0
+
+
+def _prefetch(sources: Mapping[str, StateColumn], rows: NDArray[np.int64]) -> None:
+    for source in sources.values():
+        source.prefetch(rows)
 
 
 class StateColumn:
     """One column of the dense view, taken row by row wherever it lies."""
 
     def __init__(self, reader: RolloutZarrStoreReader, name: str) -> None:
-        folder = reader.store_dir / "q_h" / name
+        folder = reader.local(f"q_h/{name}")
         self._mapped = MappedArray.open(folder) if is_raw(folder) else None
         self._values = reader.array(f"q_h/{name}") if self._mapped is None else self._mapped.view()
+        self._constant = self._mapped is not None and self._mapped.is_constant
 
     def take(self, rows: NDArray[np.int64], out: Array | None = None) -> Array:
-        if self._mapped is not None:
-            return self._mapped.take(rows, out)
-        return np.take(self._values, rows, axis=0, out=out)
+        """These rows, which must exist: they come from an order of all of them, and looking again costs a quarter."""
+        if self._mapped is not None and self._constant:
+            return self._mapped.take(
+                rows, out
+            )  # numpy would spread the one value over all rows first
+        return self._values.take(rows, 0, out, "clip")
 
     def prefetch(self, rows: NDArray[np.int64]) -> None:
         if self._mapped is not None and len(rows):

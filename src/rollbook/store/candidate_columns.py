@@ -37,6 +37,12 @@ METRIC_NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Label column → the metric vectors it is taken from, first found. A generic `rri` is nobody's label."""
 
+_SCORED = (
+    *METRIC_NAMES,
+    "selection_logits",
+    "selection_probabilities",
+    "selection_log_probabilities",
+)
 _REJECTED = np.uint32(reason_mask("SAMPLER_RULE_REJECTED"))
 _NONFINITE = np.uint32(reason_mask("POSE_NONFINITE"))
 _COLLIDES = np.uint32(reason_mask("PATH_SEGMENT_COLLISION"))
@@ -125,8 +131,8 @@ def shell_columns(added: Sequence[AddedRecord]) -> Columns:
     """The columns that follow from the shells alone, for all steps of all these records end to end."""
     steps = [step for each in added for step in each.steps]
     valid = joined((each.shells.valid for each in added), np.bool_)
-    labels = _label_columns(steps, valid)
-    labelled = valid & np.isfinite(labels["target_root_gain"])
+    scored = _scored_columns(steps, valid)
+    labelled = valid & np.isfinite(scored["target_root_gain"])
     trainable = np.repeat(
         [each.record.lineage.label_valid for each in added],
         [len(each.shells.valid) for each in added],
@@ -134,8 +140,7 @@ def shell_columns(added: Sequence[AddedRecord]) -> Columns:
     return {
         **_place_columns(added, steps, valid),
         **_provenance_columns(steps),
-        **labels,
-        **_selection_columns(steps, valid),
+        **scored,
         "oracle_label_mask": labelled,
         "q_train_mask": labelled & trainable,
     }
@@ -183,24 +188,36 @@ def _provenance_columns(steps: Sequence[RolloutStep]) -> Columns:
     return columns
 
 
-def _label_columns(steps: Sequence[RolloutStep], valid: NDArray[np.bool_]) -> Columns:
-    return {
-        name: np.where(
-            valid,
-            joined((_metric(step, sources) for step in steps), np.float32),
-            np.float32(np.nan),
-        )
-        for name, sources in METRIC_NAMES.items()
-    }
+def _scored_columns(steps: Sequence[RolloutStep], valid: NDArray[np.bool_]) -> Columns:
+    """Labels and selections. A vector over the valid candidates only is spread over its shell."""
+    fills = np.array([[CANDIDATES.columns[name].fill] for name in _SCORED], np.float32)
+    table = np.repeat(fills, len(valid), axis=1)
+    start = 0
+    with np.errstate(over="ignore"):  # a label beyond float32 is not finite, which is looked at
+        for step in steps:
+            count = len(step.candidates)
+            among_valid = start + np.flatnonzero(step.candidates.mask_valid)
+            for row, values in enumerate(_vectors(step)):
+                if values is not None and len(values) == count:
+                    table[row, start : start + count] = values
+                elif values is not None:
+                    table[row, among_valid] = values
+            start += count
+    return dict(zip(_SCORED, np.where(valid, table, fills), strict=True))
 
 
-def _selection_columns(steps: Sequence[RolloutStep], valid: NDArray[np.bool_]) -> Columns:
-    columns = {}
-    for name in ("selection_logits", "selection_probabilities", "selection_log_probabilities"):
-        fill = CANDIDATES.columns[name].fill
-        parts = (_full_length(step, getattr(step, name), fill) for step in steps)
-        columns[name] = np.where(valid, joined(parts, np.float32), np.float32(fill))
-    return columns
+def _vectors(step: RolloutStep) -> list[NDArray[Any] | None]:
+    """What the step says, in the order of the scored columns."""
+    metrics = step.metric_vectors
+    return [
+        *(
+            next((metrics[name] for name in sources if name in metrics), None)
+            for sources in METRIC_NAMES.values()
+        ),
+        step.selection_logits,
+        step.selection_probabilities,
+        step.selection_log_probabilities,
+    ]
 
 
 def diagnostic_columns(added: Sequence[AddedRecord]) -> Columns:
@@ -221,22 +238,6 @@ def joined(parts: Iterator[Any], dtype: Any, row_shape: tuple[int, ...] = ()) ->
 
 def _or(values: NDArray[Any] | None, fill: Any, count: int) -> NDArray[Any]:
     return np.full(count, fill) if values is None else values
-
-
-def _metric(step: RolloutStep, sources: tuple[str, ...]) -> NDArray[Any]:
-    vectors = step.metric_vectors
-    found = next((vectors[name] for name in sources if name in vectors), None)
-    return _full_length(step, found, np.nan)
-
-
-def _full_length(step: RolloutStep, values: NDArray[Any] | None, fill: float) -> NDArray[Any]:
-    """A vector over the valid candidates only is spread over the shell."""
-    if values is not None and len(values) == len(step.candidates):
-        return values
-    full = np.full(len(step.candidates), fill, np.float32)
-    if values is not None:
-        full[step.candidates.mask_valid] = values
-    return full
 
 
 def relative_poses(root: NDArray[np.float32], poses: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -7,7 +7,8 @@ reads the same array.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,10 @@ def blosc(typesize: int) -> Any:
 
 
 class FrameWriter:
-    """Appends frames to a sharded array; each shard holds `frames_per_shard` of them."""
+    """Appends frames to a sharded array; each shard holds `frames_per_shard` of them.
+
+    Frames are made and encoded by the pool while the caller goes on; at most two shards are under way.
+    """
 
     def __init__(
         self,
@@ -53,36 +57,48 @@ class FrameWriter:
         frame_shape: tuple[int, ...],
         fill: Any,
         frames_per_shard: int,
+        pool: Executor,
     ) -> None:
+        self._pool = pool
         self._folder = folder
         self._dtype = dtype
         self._frame_shape = frame_shape
         self._fill = np.array(fill, dtype)
         self._per_shard = frames_per_shard
         self._codec = blosc(dtype.itemsize)
-        self._pending: list[bytes] = []
+        self._pending: list[Future[bytes]] = []
+        self._encoding: list[Future[bytes]] = []
         self._frames = 0
         self._files: WrittenFiles = {}
 
-    def append(self, frame: Array) -> None:
-        # the codec takes the type's size from the array; a bool it would refuse
-        self._pending.append(
-            self._codec.encode(np.ascontiguousarray(frame).view(f"u{self._dtype.itemsize}"))
-        )
+    def append(self, frame: Callable[[], Array]) -> None:
+        """A frame, made when its turn comes."""
+        self._pending.append(self._pool.submit(self._encoded, frame))
         self._frames += 1
         if len(self._pending) == self._per_shard:
             self._write_shard()
+            self._encoding, self._pending = self._pending, []
+
+    def _encoded(self, frame: Callable[[], Array]) -> bytes:
+        # the codec takes the type's size from the array; a bool it would refuse
+        words = np.ascontiguousarray(frame()).view(f"u{self._dtype.itemsize}")
+        encoded: bytes = self._codec.encode(words)
+        return encoded
 
     def _write_shard(self) -> None:
-        sizes = np.array([len(frame) for frame in self._pending], _INDEX)
+        """Writes the shard before the one that was just handed to the pool."""
+        if not self._encoding:
+            return
+        frames = [each.result() for each in self._encoding]
+        sizes = np.array([len(frame) for frame in frames], _INDEX)
         index = np.full((self._per_shard, 2), np.iinfo(_INDEX).max, _INDEX)
         index[: len(sizes), 0] = np.cumsum(sizes) - sizes
         index[: len(sizes), 1] = sizes
-        data = b"".join([*self._pending, index.tobytes()])
+        data = b"".join([*frames, index.tobytes()])
         key = "/".join(["c", str(len(self._files)), *("0" for _ in self._frame_shape)])
         self._put(key, data)
         self._files[key] = (len(data), checksum(data))
-        self._pending = []
+        self._encoding = []
 
     def _put(self, key: str, data: bytes) -> None:
         path = self._folder / key
@@ -95,8 +111,9 @@ class FrameWriter:
             ) from error
 
     def close(self) -> WrittenFiles:
-        if self._pending:
-            self._write_shard()
+        self._write_shard()
+        self._encoding, self._pending = self._pending, []
+        self._write_shard()
         text = json.dumps(self._metadata(), indent=2, allow_nan=False).encode()
         self._put(METADATA_FILE, text)
         return {METADATA_FILE: (len(text), checksum(text)), **self._files}

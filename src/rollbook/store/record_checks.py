@@ -220,8 +220,8 @@ def checked_depth(name: str, step: RolloutStep, shape: tuple[int, int]) -> Selec
     if pixels.shape != shape or mask.shape != shape or mask.dtype != np.bool_:
         given = f"{pixels.dtype}{list(pixels.shape)} with mask {mask.dtype}{list(mask.shape)}"
         raise wrong(name, field, given, f"{list(shape)} with a mask of bool")
-    seen, limit = pixels[mask], float(np.finfo(np.float16).max)
-    if len(seen) and not (np.isfinite(seen).all() and np.abs(seen).max() <= limit):
+    limit = float(np.finfo(np.float16).max)
+    if not np.max(np.abs(pixels), where=mask, initial=0) <= limit:  # so written, NaN is refused too
         value = "a valid pixel that is not finite or beyond float16"
         raise wrong(name, field, value, f"metres up to {limit:g}")
     for part in ("focal_px", "principal_point_px"):

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -87,6 +89,7 @@ class RolloutStoreWriter:
         self._tables = StoreTables()
         self._columns: dict[str, AppendingArrayWriter] = {}
         self._frames: dict[str, FrameWriter] = {}
+        self._pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="frames")
         self._files: dict[str, tuple[int, str]] = {}
         self._crop_rows = self._depth_rows = self._pending_bytes = 0
         self._state: Literal["new", "open", "failed", "finished"] = "new"
@@ -107,6 +110,7 @@ class RolloutStoreWriter:
     ) -> None:
         if self._state == "open":
             self._state = "finished"
+        self._pool.shutdown(cancel_futures=True)
         self._staged.__exit__(kind, error, traceback)
 
     # ---------------------------------------------------------------------------------- appending
@@ -151,21 +155,21 @@ class RolloutStoreWriter:
                 check_crops(name, step)
 
     def _append_depths(self, added: AddedRecord, depths: Sequence[SelectedDepth]) -> None:
-        for number, depth in enumerate(depths):
-            selected = added.steps[number].selected_shell_index
-            self._depth_column("depth_m").append(
-                np.where(depth.valid_mask, depth.depth_m, 0).astype(np.float16)
-            )
-            self._depth_column("valid_mask").append(depth.valid_mask.astype(np.bool_))
-            small = {
-                "step_row_id": added.first_step + number,
-                "candidate_row_id": int(added.offsets[number]) + selected,
-                "focal_px": depth.focal_px,
-                "principal_point_px": depth.principal_point_px,
-                "image_size_hw": depth.depth_m.shape,
-            }
-            self._append_rows("selected_depth", {name: [value] for name, value in small.items()})
-            self._depth_rows += 1
+        if not depths:
+            return
+        for depth in depths:
+            self._depth_column("depth_m").append(partial(_stored_depth, depth))
+            self._depth_column("valid_mask").append(partial(np.asarray, depth.valid_mask))
+        selected = [step.selected_shell_index for step in added.steps]
+        rows = {
+            "step_row_id": added.first_step + np.arange(len(depths)),
+            "candidate_row_id": added.offsets + selected,
+            "focal_px": [depth.focal_px for depth in depths],
+            "principal_point_px": [depth.principal_point_px for depth in depths],
+            "image_size_hw": [depth.depth_m.shape for depth in depths],
+        }
+        self._append_rows("selected_depth", rows)
+        self._depth_rows += len(depths)
 
     def _depth_column(self, name: str) -> FrameWriter:
         if name not in self._frames:
@@ -177,6 +181,7 @@ class RolloutStoreWriter:
                 shape,
                 column.fill,
                 self.config.selected_depth_chunk_steps,
+                self._pool,
             )
         return self._frames[name]
 
@@ -408,6 +413,10 @@ def _candidate_rows(steps: Mapping[str, Array]) -> slice:
 
 def _row_shape(column: Column, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(sizes[size] if isinstance(size, str) else size for size in column.shape)
+
+
+def _stored_depth(depth: SelectedDepth) -> Array:
+    return np.where(depth.valid_mask, depth.depth_m, 0).astype(np.float16)
 
 
 def _chain_blocks(rollouts: Mapping[str, Array], num_steps: int) -> Iterator[tuple[int, int]]:
