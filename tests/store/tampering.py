@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +85,11 @@ def rewrite(store: Path, path: str, values: Array) -> None:
 def rewrite_frames(store: Path, path: str, frames: Array) -> None:
     folder = store / path
     shutil.rmtree(folder)
-    writer = FrameWriter(folder, frames.dtype, frames.shape[1:], 0, 16)
-    for frame in frames:
-        writer.append(frame)
-    writer.close()
+    with ThreadPoolExecutor(1) as pool:
+        writer = FrameWriter(folder, frames.dtype, frames.shape[1:], 0, 16, pool)
+        for frame in frames:
+            writer.append(partial(np.asarray, frame))
+        writer.close()
 
 
 def edit(store: Path, path: str, change: Callable[[Array, Store], Any]) -> None:

@@ -599,7 +599,7 @@ def test_depth_that_does_not_fit_its_step_says_why(copied: Path, tmp_path: Path)
 
 
 def test_depth_files_that_are_gone_or_damaged_say_so(copied: Path) -> None:
-    shard = copied / "selected_depth/depth_m/c/0/0/0"
+    shard = copied / "selected_depth/depth_m/c.0.0.0"
     replace_file(shard, b"\x01" * shard.stat().st_size)
     assert "cannot be read" in selected_depth_summary_rows(opened(copied))[0]["warning"]
     shard.unlink()

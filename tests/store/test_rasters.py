@@ -196,6 +196,6 @@ def test_a_damaged_image_is_an_error_not_an_image(tmp_path: Path) -> None:
     writer = FrameWriter(tmp_path / "array", np.dtype("<f2"), (4, 5), 0, 4, POOL)
     writer.append(partial(np.ones, (4, 5), np.float16))
     writer.close()
-    (tmp_path / "array" / "c" / "0" / "0" / "0").unlink()
+    (tmp_path / "array" / "c.0.0.0").unlink()
     with pytest.raises(StorageError, match="cannot be read"):
         FrameReader(tmp_path / "array").frame(0)

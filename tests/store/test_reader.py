@@ -431,8 +431,8 @@ def test_files_are_asked_for_before_they_are_read(folder: Path, tmp_path: Path) 
     assert seen is not None
     assert expected is not None
     assert same(seen["depth_m"], expected["depth_m"])
-    assert not (place / "selected_depth" / "depth_m" / "c" / "0").exists()
-    assert (place / "selected_depth" / "depth_m" / "c" / "1").exists()
+    assert not (place / "selected_depth" / "depth_m" / "c.0.0.0").exists()
+    assert (place / "selected_depth" / "depth_m" / "c.1.0.0").exists()
 
 
 def test_reading_needs_neither_zarr_nor_torch(folder: Path) -> None:

@@ -215,8 +215,8 @@ def test_one_depth_image_brings_one_shard(server: Server, tmp_path: Path) -> Non
     assert seen is not None
     assert original is not None
     assert same(seen["depth_m"], original["depth_m"])
-    shards = {path for _, path in server.requests if "/depth_m/c/" in path}
-    assert shards == {"bucket/seen/selected_depth/depth_m/c/2/0/0"}
+    shards = {path for _, path in server.requests if "/depth_m/c." in path}
+    assert shards == {"bucket/seen/selected_depth/depth_m/c.2.0.0"}
 
 
 def test_local_places_are_opened_where_they_are(stores: list[Path]) -> None:

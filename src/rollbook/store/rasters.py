@@ -44,6 +44,19 @@ def blosc(typesize: int) -> Any:
     return Blosc(cname="zstd", clevel=_LEVEL, shuffle=shuffle)
 
 
+def stored_depth(depth_m: Array, valid_mask: NDArray[np.bool_]) -> Array:
+    """As it is kept: half floats, 0 where nothing is known."""
+    with np.errstate(over="ignore"):  # only where nothing is known
+        half = depth_m.astype(np.float16)
+    np.copyto(half, 0, where=~valid_mask)
+    return half
+
+
+def shard_key(shard: int) -> str:
+    """Of images, which have two dimensions of their own. Dots, so that a shard needs no folders to be synced."""
+    return f"c.{shard}.0.0"
+
+
 class FrameWriter:
     """Appends frames to a sharded array; each shard holds `frames_per_shard` of them.
 
@@ -95,7 +108,7 @@ class FrameWriter:
         index[: len(sizes), 0] = np.cumsum(sizes) - sizes
         index[: len(sizes), 1] = sizes
         data = b"".join([*frames, index.tobytes()])
-        key = "/".join(["c", str(len(self._files)), *("0" for _ in self._frame_shape)])
+        key = shard_key(len(self._files))
         self._put(key, data)
         self._files[key] = (len(data), checksum(data))
         self._encoding = []
@@ -146,7 +159,7 @@ class FrameWriter:
                 "name": "regular",
                 "configuration": {"chunk_shape": [self._per_shard, *frame]},
             },
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
             "fill_value": encode_fill(self._fill),
             "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
             "attributes": {},
@@ -168,7 +181,7 @@ class FrameReader:
 
     def frame(self, row: int) -> Array:
         shard, place = divmod(row, self._per_shard)
-        path = self._folder / "/".join(["c", str(shard), *("0" for _ in self.shape[1:])])
+        path = self._folder / shard_key(shard)
         try:
             with open(path, "rb") as file:
                 offset, size = self._index(shard, file)[place].tolist()

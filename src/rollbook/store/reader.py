@@ -259,11 +259,13 @@ class RolloutZarrStoreReader:
 
     def _bring_depth(self, step: int) -> None:
         """Only the shard files that hold one step: the images are most of a store."""
+        from rollbook.store.rasters import shard_key
+
         per_shard = int(self.attrs["selected_depth_chunk_steps"])
         for row in np.flatnonzero(self.array("selected_depth/step_row_id") == step).tolist():
             for name in ("depth_m", "valid_mask"):
                 self.local(f"selected_depth/{name}/zarr.json")
-                self.local(f"selected_depth/{name}/c/{row // per_shard}")
+                self.local(f"selected_depth/{name}/{shard_key(row // per_shard)}")
 
     # ---------------------------------------------------------------------------------- elsewhere
 

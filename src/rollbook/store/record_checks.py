@@ -221,7 +221,9 @@ def checked_depth(name: str, step: RolloutStep, shape: tuple[int, int]) -> Selec
         given = f"{pixels.dtype}{list(pixels.shape)} with mask {mask.dtype}{list(mask.shape)}"
         raise wrong(name, field, given, f"{list(shape)} with a mask of bool")
     limit = float(np.finfo(np.float16).max)
-    if not np.max(np.abs(pixels), where=mask, initial=0) <= limit:  # so written, NaN is refused too
+    # so written, NaN fails too; only then is it worth looking at the valid pixels alone
+    within = -limit <= pixels.min(initial=0) and pixels.max(initial=0) <= limit
+    if not within and not np.abs(pixels[mask]).max(initial=0) <= limit:
         value = "a valid pixel that is not finite or beyond float16"
         raise wrong(name, field, value, f"metres up to {limit:g}")
     for part in ("focal_px", "principal_point_px"):

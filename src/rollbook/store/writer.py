@@ -32,7 +32,7 @@ from rollbook.store.manifest import (
 )
 from rollbook.store.mapped import MappedArray
 from rollbook.store.q_h import CANDIDATE_COLUMNS, STEP_COLUMNS, q_h_block
-from rollbook.store.rasters import FrameWriter
+from rollbook.store.rasters import FrameWriter, stored_depth
 from rollbook.store.raw_array import AppendingArrayWriter, RawArrayWriter
 from rollbook.store.raw_layout import chunk_rows_for, page_rows, row_bytes
 from rollbook.store.record_checks import check_crops, checked_depth, named_steps
@@ -158,7 +158,9 @@ class RolloutStoreWriter:
         if not depths:
             return
         for depth in depths:
-            self._depth_column("depth_m").append(partial(_stored_depth, depth))
+            self._depth_column("depth_m").append(
+                partial(stored_depth, depth.depth_m, depth.valid_mask)
+            )
             self._depth_column("valid_mask").append(partial(np.asarray, depth.valid_mask))
         selected = [step.selected_shell_index for step in added.steps]
         rows = {
@@ -413,10 +415,6 @@ def _candidate_rows(steps: Mapping[str, Array]) -> slice:
 
 def _row_shape(column: Column, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(sizes[size] if isinstance(size, str) else size for size in column.shape)
-
-
-def _stored_depth(depth: SelectedDepth) -> Array:
-    return np.where(depth.valid_mask, depth.depth_m, 0).astype(np.float16)
 
 
 def _chain_blocks(rollouts: Mapping[str, Array], num_steps: int) -> Iterator[tuple[int, int]]:
