@@ -22,7 +22,7 @@ from rollbook.store.records import RolloutZarrRecord
 from rollbook.store.schema import TABLES
 
 _ROWS = 60_000
-_IMAGES = 500
+_IMAGES = 1000
 _STREAMED = 1_000_000
 _ROOT = Path(__file__).resolve().parents[1]
 
