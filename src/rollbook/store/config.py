@@ -28,7 +28,7 @@ class RolloutZarrStoreConfig:
     selected_depth_enabled: bool = True
     selected_depth_width_px: int = 240
     selected_depth_height_px: int = 240
-    selected_depth_chunk_steps: int = 16
+    selected_depth_chunk_steps: int = 64
     """Images per shard file."""
     selected_depth_renderer: str = "unknown-renderer"
     selected_depth_znear_m: float | None = 1e-3
