@@ -44,6 +44,7 @@ RECORDS: dict[str, Any] = {
     "crops": True,
 }
 STORE: dict[str, Any] = {
+    "selected_depth_chunk_steps": 16,
     "selected_depth_height_px": 6,
     "selected_depth_width_px": 8,
     "target_eval_crops_enabled": True,
