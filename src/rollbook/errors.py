@@ -11,8 +11,11 @@
     │   ├── IncompatibleStores        stores whose rows mean different things cannot be read as one
     │   ├── NotRawArray               the array is encoded and cannot be mapped: read it through zarr
     │   ├── RowOutOfRange             there is no such row
+    │   ├── NotASourceStore           the folder is not a finished source store
     │   └── LeaseHeld                 someone else is working on it (a retry can help)
     ├── MalformedJson                 JSON that is not the record it should be
+    ├── GenerationFailed              an unexpected error, and the source row it happened at
+    ├── NoRollouts                    generation came to an end without one rollout, and why
     └── Refusal                       a record the contracts do not accept
         ├── InvalidText, InvalidNumber, InvalidValue, AmbiguousId, EmptyId
         ├── WrongColumnType, UnknownColumn, ColumnLengthMismatch, ColumnSetMismatch, InvalidOffsets
@@ -23,6 +26,7 @@
         ├── DigestMismatch, InvalidProof, RolloutsNotInBatch
         ├── UnknownArtifact, UnknownBatch, UnknownRevision, LineageCycle
         ├── NotQuarantined, PayloadDropped, MissingColumn
+        ├── InvalidMesh, InvalidTrajectory, InvalidBoxes, TargetInvalid
         └── SequenceOverBudget
 
 Each class has a stable ``code``, the ids involved as attributes (``fields`` lists them), and ``retryable``:
@@ -131,6 +135,12 @@ class RowOutOfRange(StorageError, IndexError):
 
 
 @dataclass(eq=False, kw_only=True)
+class NotASourceStore(StorageError, ValueError):
+    code: ClassVar[str] = "not_a_source_store"
+    template: ClassVar[str] = "{path} is not a source store: {detail}"
+
+
+@dataclass(eq=False, kw_only=True)
 class IncompatibleStores(StorageError, ValueError):
     code: ClassVar[str] = "incompatible_stores"
     template: ClassVar[str] = "{path} and {other} cannot be read as one: {detail}"
@@ -158,6 +168,30 @@ class MalformedJson(RollbookError, ValueError):
     def __str__(self) -> str:
         record = "" if self.record_id is None else f", record {_shown(self.record_id)!r},"
         return f"{self.source}{record} at {self.where}: {self.detail}"
+
+
+# ------------------------------------------------------------------------------------- generation
+
+
+@dataclass(eq=False, kw_only=True)
+class GenerationFailed(RollbookError, RuntimeError):
+    """A mistake of ours or of a policy, never of the data: those are counted and skipped."""
+
+    code: ClassVar[str] = "generation_failed"
+    template: ClassVar[str] = "source row {sample_key!r} (index {sample_index}): {detail}"
+    sample_index: int
+    sample_key: str
+    detail: str
+
+
+@dataclass(eq=False, kw_only=True)
+class NoRollouts(RollbookError, ValueError):
+    code: ClassVar[str] = "no_rollouts"
+    template: ClassVar[str] = (
+        "{samples_seen} source rows gave not one rollout, so no store was written; skipped: {reasons}"
+    )
+    samples_seen: int
+    reasons: str
 
 
 # --------------------------------------------------------------------------------------- refusals
@@ -502,3 +536,38 @@ class SequenceOverBudget(Refusal):
     artifact_id: str
     length: int
     token_budget: int
+
+
+@dataclass(eq=False, kw_only=True)
+class InvalidMesh(Refusal):
+    code: ClassVar[str] = "invalid_mesh"
+    template: ClassVar[str] = "{record}: {detail}"
+    record: str
+    detail: str
+
+
+@dataclass(eq=False, kw_only=True)
+class InvalidTrajectory(Refusal):
+    code: ClassVar[str] = "invalid_trajectory"
+    template: ClassVar[str] = "{record}: {detail}"
+    record: str
+    detail: str
+
+
+@dataclass(eq=False, kw_only=True)
+class InvalidBoxes(Refusal):
+    code: ClassVar[str] = "invalid_boxes"
+    template: ClassVar[str] = "{record}: {detail}"
+    record: str
+    detail: str
+
+
+@dataclass(eq=False, kw_only=True)
+class TargetInvalid(Refusal):
+    """`reason` is a name of INVALID_REASON_CODES. Generation counts it and goes on with the next target."""
+
+    code: ClassVar[str] = "target_invalid"
+    template: ClassVar[str] = "target {target_id!r}: {reason}: {detail}"
+    target_id: str
+    reason: str
+    detail: str
