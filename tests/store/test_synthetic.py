@@ -158,10 +158,9 @@ def test_vectors_come_in_both_lengths(records: list[RolloutZarrRecord]) -> None:
 def test_names_are_columns(records: list[RolloutZarrRecord]) -> None:
     for _, step in _steps(records[:2]):
         assert set(step.metric_vectors) <= set(CANDIDATES.columns)
-        assert set(step.candidates.extras) == set(DIAGNOSTICS.columns) - {
-            "candidate_row_id",
-            "position_id",
-        }
+        assert set(step.candidates.extras) == {
+            column.name for column in DIAGNOSTICS.columns.values() if column.packed is None
+        } - {"candidate_row_id", "position_id", "valid_actor_mask"}
 
 
 def test_reasons_and_diagnostics_agree(records: list[RolloutZarrRecord]) -> None:

@@ -167,9 +167,44 @@ def test_diagnostics_are_aligned_and_default_to_unknown() -> None:
             table["candidate_row_id"], reader.array("candidates/candidate_row_id")
         )
         assert not table["path_collision_mask"].any()
-        for name in list(TABLES["candidate_diagnostics"].columns)[2:-1]:
-            assert table[name].dtype == np.float32
+        assert not table["valid_actor_mask"].any()
+        floats = [name for name, values in table.items() if values.dtype == np.float32]
+        assert len(floats) == len(table) - 4
+        for name in floats:
             assert np.isnan(table[name]).all()
+
+
+def test_the_parts_of_an_error_are_kept_for_valid_candidates_only() -> None:
+    def measured(step: RolloutStep) -> RolloutStep:
+        shell = step.candidates
+        mask = np.arange(len(shell)) != (step.selected_shell_index + 1) % len(shell)
+        terms = np.arange(len(shell), dtype=np.float32)
+        return replace(
+            step,
+            candidates=replace(
+                shell,
+                mask_valid=mask,
+                extras={"valid_actor_mask": ~mask},
+                invalid_reason_bitset=None,
+            ),
+            metric_vectors={"target_accuracy_after": terms, "scene_coverage_before": terms[mask]},
+        )
+
+    records = [
+        with_steps(record, measured) for record in spec_fixture_records(depth=False, crops=False)
+    ]
+    with written(records) as reader:
+        table = reader.table("candidate_diagnostics")
+        valid = reader.array("candidates/actor_action_mask")
+        shell_index = reader.array("candidates/shell_index")
+        kept = np.where(valid, shell_index, np.nan).astype(np.float32)
+        np.testing.assert_array_equal(table["target_accuracy_after"], kept)
+        first = reader.array("candidates/step_row_id") == 0
+        np.testing.assert_array_equal(
+            table["scene_coverage_before"][first & valid], shell_index[first & valid]
+        )
+        assert np.isnan(table["target_coverage_after"]).all()
+        np.testing.assert_array_equal(table["valid_actor_mask"], ~valid)
 
 
 def test_colliding_paths_get_their_bit() -> None:

@@ -37,6 +37,9 @@ METRIC_NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Label column → the metric vectors it is taken from, first found. A generic `rri` is nobody's label."""
 
+ORACLE_TERMS = tuple(DIAGNOSTICS.packed()["oracle_terms"])
+"""Diagnostics that come as metric vectors, since they are labels."""
+
 _SCORED = (
     *METRIC_NAMES,
     "selection_logits",
@@ -222,12 +225,27 @@ def _vectors(step: RolloutStep) -> list[NDArray[Any] | None]:
 
 def diagnostic_columns(added: Sequence[AddedRecord]) -> Columns:
     """Those that any of these records has; the others are all fill value."""
-    shells = [step.candidates for each in added for step in each.steps]
-    return {
+    steps = [step for each in added for step in each.steps]
+    shells = [step.candidates for step in steps]
+    columns = {
         name: joined((_or(s.extras.get(name), column.fill, len(s)) for s in shells), column.numpy)
         for name, column in DIAGNOSTICS.columns.items()
         if any(name in shell.extras for shell in shells)
     }
+    terms = [name for name in ORACLE_TERMS if any(name in each.metric_vectors for each in steps)]
+    for name in terms:
+        columns[name] = joined((_spread(step, name) for step in steps), np.float32)
+    return columns
+
+
+def _spread(step: RolloutStep, name: str) -> NDArray[Any]:
+    """A metric of one step over its whole shell; NaN where a candidate is not valid."""
+    mask = step.candidates.mask_valid
+    values = step.metric_vectors.get(name)
+    spread = np.full(len(mask), np.nan, np.float32)
+    if values is not None:
+        spread[mask] = values[mask] if len(values) == len(mask) else values
+    return spread
 
 
 def joined(parts: Iterator[Any], dtype: Any, row_shape: tuple[int, ...] = ()) -> NDArray[Any]:

@@ -40,7 +40,9 @@ _PROVENANCE = (
 )
 _SELECTION = ("selection_logits", "selection_probabilities", "selection_log_probabilities")
 _EXTRAS = tuple(
-    name for name in DIAGNOSTICS.columns if name not in ("candidate_row_id", "position_id")
+    column.name
+    for column in DIAGNOSTICS.columns.values()
+    if column.name not in ("candidate_row_id", "position_id") and column.packed is None
 )
 _LINEAGE_NUMBERS = tuple(
     column.name

@@ -102,6 +102,20 @@ def _f32(name: str, doc: str, fill: float = NAN, shape: tuple[int | str, ...] = 
     return Column(name, "<f4", fill, doc, shape)
 
 
+def _oracle_terms() -> Iterable[Column]:
+    """What an error is made of, for the target and the scene, before the step and after each candidate."""
+    parts = {
+        "accuracy": "mean distance from the points to the mesh",
+        "completeness": "mean distance from the mesh to the points",
+        "coverage": "share of the mesh that has a point close by",
+    }
+    for region in ("target", "scene"):
+        for part, doc in parts.items():
+            for when in ("before", "after"):
+                name = f"{region}_{part}_{when}"
+                yield Column(name, "<f4", NAN, f"{doc}, {when}", packed="oracle_terms")
+
+
 def _mask(name: str, doc: str, fill: bool = False, shape: tuple[int | str, ...] = ()) -> Column:
     return Column(name, "|b1", fill, doc, shape)
 
@@ -340,6 +354,8 @@ DIAGNOSTICS = _table(
         _f32("target_distance_m", "distance to the target"),
         _f32("target_bearing_yaw_deg", "bearing of the target"),
         _mask("path_collision_mask", "the way collides"),
+        _mask("valid_actor_mask", "the same rules, asked of the actor's own map, allow it"),
+        *_oracle_terms(),
     ],
 )
 

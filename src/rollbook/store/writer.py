@@ -235,6 +235,19 @@ class RolloutStoreWriter:
             )
         return self._columns[path]
 
+    def _packed(self, table: str, array: str, names: Sequence[str]) -> AppendingArrayWriter:
+        path = f"{table}/{array}"
+        if path not in self._columns:
+            self._columns[path] = AppendingArrayWriter(
+                self._stage / path,
+                np.float32,
+                (len(names),),
+                fill_value=np.nan,
+                attributes={"columns": names},
+                elide=True,
+            )
+        return self._columns[path]
+
     def _start_optional_tables(self) -> None:
         """A payload that was asked for has its columns, also when there was not one step."""
         if self.config.selected_depth_enabled:
@@ -252,7 +265,11 @@ class RolloutStoreWriter:
         block = self._tables.flush()
         self._pending_bytes = 0
         for table in _LARGE:
-            for name, values in block[table].items():
+            columns = block[table]
+            for array, names in TABLES[table].packed().items():
+                packed = np.stack([columns.pop(name) for name in names], axis=1)
+                self._packed(table, array, names).append(packed)
+            for name, values in columns.items():
                 self._column(table, TABLES[table].columns[name], values.shape[1:]).append(values)
 
     # ---------------------------------------------------------------------------------- finishing
