@@ -56,6 +56,7 @@ def test_commands_on_a_page_run(page: Path, tmp_path: Path) -> None:
     write_rollout_zarr_store(
         tmp_path / "rollouts.zarr", make_records(3, seed=1), selected_depth_enabled=False
     )
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     rollbook = Path(sys.executable).with_name("rollbook")
     for command in commands(page):

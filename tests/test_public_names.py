@@ -23,8 +23,10 @@ TRAIN = """
 """
 ROLLOUTS = """
     DEFAULT_RETURN_SEMANTICS INVALID_REASON_CODES INVALID_REASON_VERSION ROLLOUT_MANIFEST_FILENAME
-    ROLLOUT_MANIFEST_VERSION ROLLOUT_ZARR_SCHEMA_ID ROLLOUT_ZARR_SCHEMA_VERSION RolloutLineage
-    RolloutStoreInvocation RolloutStoreManifestContext RolloutSuspiciousQueryConfig RolloutZarrRecord
+    ROLLOUT_MANIFEST_VERSION ROLLOUT_ZARR_SCHEMA_ID ROLLOUT_ZARR_SCHEMA_VERSION RolloutDatasetWriter
+    RolloutDatasetWriterConfig RolloutDatasetWriterStats RolloutLineage RolloutRecipeConfig
+    RolloutStoreInvocation RolloutStoreManifestContext RolloutSuspiciousQueryConfig RolloutTargetSource
+    RolloutZarrRecord SelectedDepthRetentionConfig
     RolloutZarrStoreConfig RolloutZarrStoreReader RolloutZarrValidationResult RolloutZarrWriteResult
     candidate_audit_rows candidate_group_summary_rows candidate_result_diagnostic_counts decode_invalid_reason
     decode_position_id decode_strategy_id decode_target_invalid_reason discover_rollout_store_paths
@@ -32,12 +34,11 @@ ROLLOUTS = """
     selected_depth_summary_rows suspicious_rollout_rows target_audit_rows validate_rollout_zarr_store
     validity_waterfall_rows write_rollout_zarr_store
 """
-GENERATION = """
+CAMPAIGNS = """
     ROLLOUT_SHARD_MANIFEST_VERSION ROLLOUT_SHARD_OWNER_FILENAME ROLLOUT_SHARD_SUCCESS_FILENAME
-    RolloutDatasetWriter RolloutDatasetWriterConfig RolloutDatasetWriterStats RolloutRecipeConfig
-    RolloutTargetSource SelectedDepthRetentionConfig RolloutShardEntry RolloutShardRow
-    RolloutShardCampaignStatus RolloutShardRunResult RolloutShardStatus plan_rollout_shards run_rollout_shard
-    summarize_rollout_shard_campaign write_rollout_shard_manifest_from_config
+    RolloutShardEntry RolloutShardRow RolloutShardCampaignStatus RolloutShardRunResult RolloutShardStatus
+    plan_rollout_shards run_rollout_shard summarize_rollout_shard_campaign
+    write_rollout_shard_manifest_from_config
 """
 COLUMNS = {
     "token_id": "<u4",
@@ -75,10 +76,10 @@ def test_the_names_of_the_train_room() -> None:
 
 
 def test_the_names_of_the_rollout_package_that_are_here() -> None:
-    """The others come with generation and campaigns."""
+    """The others come with campaigns."""
     assert sorted(rollouts.__all__) == sorted(ROLLOUTS.split())
     assert all(hasattr(rollouts, name) for name in rollouts.__all__)
-    later = set(GENERATION.split())
+    later = set(CAMPAIGNS.split())
     assert len(later | set(rollouts.__all__)) == 52
     assert not later & set(rollouts.__all__)
 

@@ -14,6 +14,14 @@
     │   ├── NotASourceStore           the folder is not a finished source store
     │   └── LeaseHeld                 someone else is working on it (a retry can help)
     ├── MalformedJson                 JSON that is not the record it should be
+    ├── TransportError                the network, not the server, failed (a retry can help)
+    ├── APIError                      the server said no
+    │   ├── AuthError                 401: the key is missing, wrong or revoked
+    │   ├── NotFoundError             404: there is no such thing, or it is someone else's
+    │   ├── ConflictError             409: not in the state it is in
+    │   ├── ValidationError           400: the request itself is wrong
+    │   ├── RateLimitError            429: too many requests (a retry can help, after `retry_after` seconds)
+    │   └── ServerError               5xx: the server failed (a retry can help)
     ├── GenerationFailed              an unexpected error, and the source row it happened at
     ├── NoRollouts                    generation came to an end without one rollout, and why
     └── Refusal                       a record the contracts do not accept
@@ -26,7 +34,7 @@
         ├── DigestMismatch, InvalidProof, RolloutsNotInBatch
         ├── UnknownArtifact, UnknownBatch, UnknownRevision, LineageCycle
         ├── NotQuarantined, PayloadDropped, MissingColumn
-        ├── InvalidMesh, InvalidTrajectory, InvalidBoxes, TargetInvalid
+        ├── InvalidMesh, InvalidTrajectory, InvalidBoxes, InvalidPoints, TargetInvalid
         └── SequenceOverBudget
 
 Each class has a stable ``code``, the ids involved as attributes (``fields`` lists them), and ``retryable``:
@@ -168,6 +176,62 @@ class MalformedJson(RollbookError, ValueError):
     def __str__(self) -> str:
         record = "" if self.record_id is None else f", record {_shown(self.record_id)!r},"
         return f"{self.source}{record} at {self.where}: {self.detail}"
+
+
+# ------------------------------------------------------------------------------------------ server
+
+
+@dataclass(eq=False, kw_only=True)
+class TransportError(RollbookError, ConnectionError):
+    code: ClassVar[str] = "transport"
+    retryable: ClassVar[bool] = True
+    template: ClassVar[str] = "{message}"
+    message: str
+
+
+@dataclass(eq=False, kw_only=True)
+class APIError(RollbookError):
+    """`response_body` is what came back, decoded when it was JSON; `request_id` finds the request in the server's logs."""
+
+    code: ClassVar[str] = "api"
+    template: ClassVar[str] = "{message} (HTTP {status_code})"
+    status_code: int
+    message: str
+    response_body: object = None
+    request_id: str | None = None
+
+
+@dataclass(eq=False, kw_only=True)
+class AuthError(APIError):
+    code: ClassVar[str] = "auth"
+
+
+@dataclass(eq=False, kw_only=True)
+class NotFoundError(APIError, LookupError):
+    code: ClassVar[str] = "not_found"
+
+
+@dataclass(eq=False, kw_only=True)
+class ConflictError(APIError):
+    code: ClassVar[str] = "conflict"
+
+
+@dataclass(eq=False, kw_only=True)
+class ValidationError(APIError, ValueError):
+    code: ClassVar[str] = "validation"
+
+
+@dataclass(eq=False, kw_only=True)
+class RateLimitError(APIError):
+    code: ClassVar[str] = "rate_limit"
+    retryable: ClassVar[bool] = True
+    retry_after: int | None = None
+
+
+@dataclass(eq=False, kw_only=True)
+class ServerError(APIError):
+    code: ClassVar[str] = "server"
+    retryable: ClassVar[bool] = True
 
 
 # ------------------------------------------------------------------------------------- generation
@@ -557,6 +621,14 @@ class InvalidTrajectory(Refusal):
 @dataclass(eq=False, kw_only=True)
 class InvalidBoxes(Refusal):
     code: ClassVar[str] = "invalid_boxes"
+    template: ClassVar[str] = "{record}: {detail}"
+    record: str
+    detail: str
+
+
+@dataclass(eq=False, kw_only=True)
+class InvalidPoints(Refusal):
+    code: ClassVar[str] = "invalid_points"
     template: ClassVar[str] = "{record}: {detail}"
     record: str
     detail: str

@@ -1,4 +1,10 @@
-"""The rollout package in one place: names others write against. The rooms are where these are made."""
+"""The rollout package in one place: names others write against. The rooms are where these are made.
+
+Generation compiles kernels and needs an extra, so its names are loaded when they are first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from rollbook.contracts.lineage import RolloutLineage
 from rollbook.contracts.reasons import (
@@ -41,6 +47,16 @@ from rollbook.store.schema import (
 from rollbook.store.validate import RolloutZarrValidationResult, validate_rollout_zarr_store
 from rollbook.store.writer import write_rollout_zarr_store
 
+if TYPE_CHECKING:
+    from rollbook.generate.dataset_config import (
+        RolloutDatasetWriterConfig,
+        SelectedDepthRetentionConfig,
+    )
+    from rollbook.generate.recipes import RolloutRecipeConfig
+    from rollbook.generate.row_rollouts import RolloutDatasetWriterStats
+    from rollbook.generate.targets import RolloutTargetSource
+    from rollbook.generate.writer import RolloutDatasetWriter
+
 __all__ = [
     "DEFAULT_RETURN_SEMANTICS",
     "INVALID_REASON_CODES",
@@ -49,15 +65,21 @@ __all__ = [
     "ROLLOUT_MANIFEST_VERSION",
     "ROLLOUT_ZARR_SCHEMA_ID",
     "ROLLOUT_ZARR_SCHEMA_VERSION",
+    "RolloutDatasetWriter",
+    "RolloutDatasetWriterConfig",
+    "RolloutDatasetWriterStats",
     "RolloutLineage",
+    "RolloutRecipeConfig",
     "RolloutStoreInvocation",
     "RolloutStoreManifestContext",
     "RolloutSuspiciousQueryConfig",
+    "RolloutTargetSource",
     "RolloutZarrRecord",
     "RolloutZarrStoreConfig",
     "RolloutZarrStoreReader",
     "RolloutZarrValidationResult",
     "RolloutZarrWriteResult",
+    "SelectedDepthRetentionConfig",
     "candidate_audit_rows",
     "candidate_group_summary_rows",
     "candidate_result_diagnostic_counts",
@@ -77,3 +99,18 @@ __all__ = [
     "validity_waterfall_rows",
     "write_rollout_zarr_store",
 ]
+
+_GENERATION = {
+    "RolloutDatasetWriter": "writer",
+    "RolloutDatasetWriterConfig": "dataset_config",
+    "RolloutDatasetWriterStats": "row_rollouts",
+    "RolloutRecipeConfig": "recipes",
+    "RolloutTargetSource": "targets",
+    "SelectedDepthRetentionConfig": "dataset_config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _GENERATION:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"rollbook.generate.{_GENERATION[name]}"), name)

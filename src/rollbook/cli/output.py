@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rollbook.contracts.check import Finding
 
 OK, VIOLATIONS, USAGE = 0, 1, 2
+_PIPED_WIDTH = 400
+"""Of a table that goes to a file or another program: nothing in it is cut to fit a screen that is not there."""
 
 
 def print_json(value: object) -> None:
@@ -63,7 +65,10 @@ def print_rows(
         shown.add_column(heading, justify="right" if numbers else "left", no_wrap=key != last)
     for row in rows:
         shown.add_row(*(_cell(row[key]) for key in headings))
-    Console(highlight=False).print(shown)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _PIPED_WIDTH
+    console.print(shown)
     if total is not None and total > len(rows):
         typer.echo(f"… {total - len(rows):,} more; --limit 0 shows all")
 

@@ -42,6 +42,10 @@ class Camera(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def square(cls, size: int, field_of_view_deg: float = 90.0, **limits: float) -> Camera:
+        if not 0 < field_of_view_deg < 180:
+            raise ConfigurationError(
+                message=f"camera: a field of view of {field_of_view_deg} degrees, expected between 0 and 180"
+            )
         focal = size / 2 / math.tan(math.radians(field_of_view_deg) / 2)
         centre = size / 2
         return cls(width=size, height=size, fx=focal, fy=focal, cx=centre, cy=centre, **limits)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from rollbook.errors import ConfigurationError
@@ -26,6 +27,22 @@ def inlined(function: F) -> F:
     return cast(
         F, _numba().njit(cache=True, nogil=True, error_model="numpy", inline="always")(function)
     )
+
+
+@contextmanager
+def telling(say: Callable[[str], None]) -> Iterator[None]:
+    """Calls `say` with the name of every function that has to be compiled, so that a first run is not a silent one."""
+    event = _numba().core.event
+
+    class Told(event.Listener):  # type: ignore[name-defined, misc]
+        def on_start(self, event: Any) -> None:
+            say(event.data["dispatcher"].py_func.__name__.strip("_"))
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Told()):
+        yield
 
 
 def _numba() -> Any:

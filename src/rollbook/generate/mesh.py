@@ -135,6 +135,9 @@ def _checked_ids(given: ArrayLike | None, faces: int, name: str) -> NDArray[np.i
     if ids.shape != (faces,) or ids.dtype.kind not in "iu":
         detail = f"ids are {ids.dtype}{list(ids.shape)}, expected int[{faces}], one per face"
         raise InvalidMesh(record=name, detail=detail)
+    if ids.min() < -(2**31) or ids.max() >= 2**31:
+        detail = f"an id is {ids.max() if ids.max() >= 2**31 else ids.min()}, expected 32 bits"
+        raise InvalidMesh(record=name, detail=detail)
     return ids.astype(np.int32)
 
 

@@ -61,7 +61,7 @@ def moved(pose: ArrayLike, points: ArrayLike) -> Array:
 
 
 def look_at(eyes: ArrayLike, at: ArrayLike) -> Array:
-    """Level cameras at `eyes` that look at `at`; straight up or down, the image's top is the world's +x."""
+    """Level cameras at `eyes` that look at `at`; straight up or down, turned as one that heads along +x would be."""
     eye = np.asarray(eyes, np.float64)
     return poses_of(looking_along(np.asarray(at, np.float64) - eye), eye)
 
@@ -70,7 +70,9 @@ def looking_along(directions: ArrayLike) -> Array:
     """Rotations [..., 3, 3] of level cameras that look along these directions."""
     given = np.asarray(directions, np.float64)
     length = np.linalg.norm(given, axis=-1, keepdims=True)
-    forward = np.divide(given, length, out=np.full_like(given, np.nan), where=length > 0)
+    # neither an endless direction nor one of length 0 has a rotation: NaN
+    with np.errstate(invalid="ignore"):
+        forward = np.divide(given, length, out=np.full_like(given, np.nan), where=length > 0)
     right = np.cross(forward, UP)
     size = np.linalg.norm(right, axis=-1, keepdims=True)
     vertical = size < 1e-9
@@ -87,7 +89,9 @@ def headings(poses: ArrayLike) -> Array:
 
 def wrapped(angles: ArrayLike) -> Array:
     """Angles in (-pi, pi]."""
-    return np.asarray(np.pi - np.mod(np.pi - np.asarray(angles, np.float64), 2 * np.pi))
+    turned = np.pi - np.mod(np.pi - np.asarray(angles, np.float64), 2 * np.pi)
+    # a remainder just below a full turn is rounded up to it
+    return np.where(turned <= -np.pi, np.pi, turned)
 
 
 def are_rigid(poses: ArrayLike, tolerance: float = 1e-4) -> NDArray[np.bool_]:

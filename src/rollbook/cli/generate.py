@@ -1,0 +1,319 @@
+"""`rollbook generate …`: rollouts from source rows, looked at, and policies compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rollbook.cli.output import print_json, print_rows, replace_hint
+from rollbook.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
+    from rollbook.generate.row_rollouts import RolloutDatasetWriterStats
+
+app = typer.Typer(
+    help="Make rollouts from a source store, look at them, compare policies.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Config = Annotated[
+    Path, typer.Option("--config", help="TOML file; examples/generate has three to start from.")
+]
+Source = Annotated[
+    Path | None, typer.Option("--source", help="The source store, instead of source.store_dir.")
+]
+Split = Annotated[str | None, typer.Option(help="Rows of this split, instead of source.split.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="Threads for rendering and scoring. Changes no result.")
+]
+
+
+def _loaded(
+    path: Path, source: Path | None, split: str | None, **changes: Any
+) -> RolloutDatasetWriterConfig:
+    """The config, with what the command line says instead."""
+    import msgspec
+
+    from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
+
+    sys.path.insert(0, str(Path.cwd()))  # a policy of one's own, module:attr, most often lies here
+    config = RolloutDatasetWriterConfig.from_toml(path)
+    place = {"store_dir": None if source is None else str(source), "split": split}
+    given = {name: value for name, value in changes.items() if value is not None}
+    given["source"] = msgspec.structs.replace(
+        config.source, **{name: value for name, value in place.items() if value is not None}
+    )
+    return dataclasses.replace(config, **given)
+
+
+# ------------------------------------------------------------------------------------------ run
+
+
+@app.command()
+def run(
+    config: Config,
+    source: Source = None,
+    split: Split = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the config and the source; write nothing.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the store goes, instead of store.store_dir.")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing store.")] = False,
+    max_samples: Annotated[int | None, typer.Option(min=1, help="Source rows, at most.")] = None,
+    threads: Threads = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes, each with rows of its own.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Generates rollouts and writes them into a store.
+
+    The store appears when all is done and validated; until then nothing is there. Rows and targets that cannot be
+    used are counted with the reason, and skipped.
+    """
+    from rollbook.store.manifest import RolloutStoreInvocation
+
+    loaded = _loaded(
+        config, source, split, threads=threads, workers=workers, max_samples=max_samples
+    )
+    changes: dict[str, Any] = {"store_dir": out} if out is not None else {}
+    if replace:
+        changes["replace"] = True
+    loaded = dataclasses.replace(loaded, store=dataclasses.replace(loaded.store, **changes))
+    writer = loaded.setup_target()
+    _, rows = writer.rows()
+    if dry_run:
+        _print_plan(loaded, len(rows), as_json)
+        return
+    invocation = RolloutStoreInvocation.from_cli(argv=sys.argv[1:], config_path=config)
+    started = time.monotonic()
+    with replace_hint(), _row_progress(len(rows), quiet=as_json) as on_row:
+        result = writer.run(invocation=invocation, on_row=on_row)
+    seconds = time.monotonic() - started
+    summary = {
+        "store_dir": str(result.store_dir),
+        "rollouts": result.num_rollouts,
+        "steps": result.num_steps,
+        "candidates": result.num_candidates,
+        "seconds": round(seconds, 3),
+        "content_sha256": result.content_sha256,
+        "manifest_sha256": result.manifest_sha256,
+        **dataclasses.asdict(writer.stats),
+    }
+    if as_json:
+        print_json(summary)
+    else:
+        _print_summary(summary, writer.stats, seconds)
+
+
+def _print_plan(config: RolloutDatasetWriterConfig, rows: int, as_json: bool) -> None:
+    plan: dict[str, Any] = {
+        "source_rows": rows,
+        "recipes": [recipe.name for recipe in config.recipes],
+        "candidates_per_node": config.candidate_mixture.total_count,
+        "target_source": config.target_source.value,
+        "target_protocol": config.target_protocol,
+        "store_dir": str(config.store.store_dir),
+        "config_hash": config.config_hash,
+    }
+    if as_json:
+        print_json(plan)
+        return
+    typer.echo(f"{rows} source rows, {len(config.recipes)} recipes: {', '.join(plan['recipes'])}")
+    typer.echo(f"{plan['candidates_per_node']} candidates at every node")
+    typer.echo(f"targets by {plan['target_source']}, protocol {plan['target_protocol']}")
+    typer.echo(f"would write {plan['store_dir']}; config {config.config_hash[:16]}")
+
+
+def _print_summary(
+    summary: dict[str, Any], stats: RolloutDatasetWriterStats, seconds: float
+) -> None:
+    typer.echo(
+        f"{summary['store_dir']}: {summary['rollouts']:,} rollouts, {summary['steps']:,} steps, "
+        f"{summary['candidates']:,} candidates in {seconds:.1f} s "
+        f"({stats.candidates_scored / max(seconds, 1e-9):,.0f} scored per second)"
+    )
+    for reason, count in sorted(stats.skipped_reasons.items(), key=lambda each: -each[1]):
+        typer.echo(f"skipped {count:>5}  {reason}")
+    typer.echo(f"next: rollbook store audit {summary['store_dir']} --html audit.html")
+
+
+@contextmanager
+def _row_progress(
+    total: int, *, quiet: bool
+) -> Iterator[Callable[[int, int, RolloutDatasetWriterStats], None] | None]:
+    """A live line on standard error: rows, chains, candidates per second, and how long it will take."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from rollbook.generate.compiled import telling
+
+    if quiet:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rows, {task.fields[chains]} chains, {task.fields[speed]} candidates/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task("rolling out", total=total, chains=0, speed="-")
+        started = time.monotonic()
+
+        def on_row(done: int, _total: int, stats: RolloutDatasetWriterStats) -> None:
+            rate = stats.candidates_scored / max(time.monotonic() - started, 1e-9)
+            shown.update(task, completed=done, chains=stats.rollouts_written, speed=f"{rate:,.0f}")
+
+        with telling(_say_compiling(shown.console)):
+            yield on_row
+
+
+def _say_compiling(console: Any) -> Callable[[str], None]:
+    """Said once, then every function by name: the first run takes a minute longer, and should not look stuck."""
+    told: list[str] = []
+
+    def say(name: str) -> None:
+        if not told:
+            console.print("first run: compiling kernels, once for this machine", style="dim")
+        told.append(name)
+        console.print(f"  {name}", style="dim")
+
+    return say
+
+
+# -------------------------------------------------------------------------------------- preview
+
+
+@app.command()
+def preview(
+    config: Config,
+    source: Source = None,
+    split: Split = None,
+    row: Annotated[int, typer.Option(min=0, help="Source row.")] = 0,
+    target: Annotated[int, typer.Option(min=0, help="Rank of the target.")] = 0,
+    recipe: Annotated[
+        str | None, typer.Option(help="Recipe to show; the first of the config if not given.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where the picture goes (PNG).")] = Path("preview.png"),
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing file.")] = False,
+) -> None:
+    """Draws one rollout: the scene from above, candidates by their gain, the chain, before and after."""
+    from rollbook.generate.preview import draw_preview
+
+    with replace_hint(), _told():
+        drawn = draw_preview(
+            _loaded(config, source, split),
+            row=row,
+            target=target,
+            recipe=recipe,
+            out=out,
+            replace=replace,
+        )
+    typer.echo(f"{out}: {drawn}")
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    from rich.console import Console
+
+    from rollbook.generate.compiled import telling
+
+    with telling(_say_compiling(Console(stderr=True))):
+        yield
+
+
+# -------------------------------------------------------------------------------------- compare
+
+
+@app.command()
+def compare(
+    config: Config,
+    source: Source = None,
+    split: Split = None,
+    policies: Annotated[
+        str | None,
+        typer.Option(help="Comma list: random, greedy, lookahead, a scorer, or module:attr."),
+    ] = None,
+    horizon: Annotated[int, typer.Option(min=1, help="Steps of every chain.")] = 3,
+    max_samples: Annotated[int | None, typer.Option(min=1, help="Source rows, at most.")] = None,
+    versus: Annotated[
+        str | None,
+        typer.Option(help="The policy others are measured against; the first if not given."),
+    ] = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Runs policies from the same roots and prints what each gains, with paired 95 % intervals.
+
+    Recipes of the config are not used; everything else is. Give it rows that no policy was trained on.
+    """
+    from rollbook.generate.compare import DEFAULT_POLICIES, compare_policies, recipe_for
+
+    names = [each.strip() for each in policies.split(",")] if policies else list(DEFAULT_POLICIES)
+    if len(set(names)) < len(names) or not all(names):
+        raise ConfigurationError(message=f"--policies is {policies!r}, expected different names")
+    loaded = _loaded(config, source, split, threads=threads, max_samples=max_samples)
+    loaded = dataclasses.replace(
+        loaded,
+        recipes=tuple(recipe_for(name, horizon) for name in names),
+        max_targets_per_sample=1,
+        selected_depth=type(loaded.selected_depth)(enabled=False),
+    )
+    opened, rows = loaded.setup_target().rows()
+    with _simple_progress(len(rows), quiet=as_json) as on_row:
+        comparison = compare_policies(loaded, opened, rows, names, on_row=on_row)
+    results = [dataclasses.asdict(each) for each in comparison.results(versus)]
+    if as_json:
+        skipped = comparison.stats.skipped_reasons
+        print_json({"horizon": horizon, "policies": results, "skipped": skipped})
+        return
+    best = sorted(results, key=lambda each: -float(each["target_gain"]))
+    shown = {
+        "policy": "policy",
+        "roots": "roots",
+        "target_gain": "target gain",
+        "scene_gain": "scene gain",
+        "target_coverage": "coverage",
+        "difference": f"minus {versus or names[0]}",
+        "low": "low",
+        "high": "high",
+        "wins": "wins",
+    }
+    print_rows(best, shown)
+
+
+@contextmanager
+def _simple_progress(total: int, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    if quiet:
+        yield None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as shown, _told():
+        task = shown.add_task("comparing", total=total)
+
+        def on_row(done: int, _total: int) -> None:
+            shown.update(task, completed=done)
+
+        yield on_row

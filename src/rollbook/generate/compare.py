@@ -1,0 +1,159 @@
+"""Policies side by side: every one from the same roots, so that differences are paired."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.errors import ConfigurationError, NoRollouts
+from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
+from rollbook.generate.policies import CounterfactualSelectionPolicy
+from rollbook.generate.recipes import RolloutRecipeConfig
+from rollbook.generate.row_rollouts import RolloutDatasetWriterStats, RowRoller
+from rollbook.generate.sources import SourceStore
+from rollbook.store.records import CounterfactualRolloutResult, RolloutChain
+
+_OWN_SCORES = {
+    "random": CounterfactualSelectionPolicy.RANDOM_VALID,
+    "softmax": CounterfactualSelectionPolicy.TEMPERATURE_SOFTMAX,
+    "greedy": CounterfactualSelectionPolicy.ORACLE_GREEDY,
+    "lookahead": CounterfactualSelectionPolicy.ORACLE_GREEDY,
+}
+_LOOKAHEAD = 4
+"""Branches and beam of `lookahead`."""
+DEFAULT_POLICIES = (
+    *("random", "nearest", "novelty", "target_area", "frontier"),
+    *("information_gain", "information_gain_target", "coverage_greedy"),
+    *("rri_greedy_scene", "softmax", "greedy", "lookahead"),
+)
+
+
+def recipe_for(policy: str, horizon: int) -> RolloutRecipeConfig:
+    """`random`, `softmax`, `greedy`, `lookahead`; any scorer by its name, taken greedily; or `module:attr`."""
+    own = _OWN_SCORES.get(policy)
+    ahead = policy == "lookahead"
+    return RolloutRecipeConfig(
+        name=policy.replace(":", "-").replace(".", "-"),
+        horizon=horizon,
+        selection_policy=own or CounterfactualSelectionPolicy.ORACLE_GREEDY,
+        scorer=None if own else policy,
+        branch_factor=_LOOKAHEAD if ahead else 1,
+        beam_width=_LOOKAHEAD if ahead else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyResult:
+    """One policy over all roots, and against the reference policy on the same roots."""
+
+    policy: str
+    roots: int
+    target_gain: float
+    """Mean share of the target's error at the root that is gone at the end."""
+    scene_gain: float
+    target_coverage: float
+    """Mean share of the target with a point close by, at the end."""
+    versus: str | None = None
+    difference: float | None = None
+    low: float | None = None
+    """Of the 95 % interval of the mean difference, by Student's t over paired roots."""
+    high: float | None = None
+    wins: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    policies: tuple[str, ...]
+    endpoint: NDArray[np.float64]
+    """[roots, policies, 3]: target gain, scene gain and coverage of the target at the end of the chain."""
+    stats: RolloutDatasetWriterStats
+
+    def results(self, versus: str | None = None) -> list[PolicyResult]:
+        reference = self.policies[0] if versus is None else versus
+        if reference not in self.policies:
+            known = ", ".join(self.policies)
+            raise ConfigurationError(message=f"versus is {reference!r}, expected one of {known}")
+        base = self.endpoint[:, self.policies.index(reference), 0]
+        return [
+            self._result(number, policy, reference, base)
+            for number, policy in enumerate(self.policies)
+        ]
+
+    def _result(
+        self, number: int, policy: str, reference: str, base: NDArray[np.float64]
+    ) -> PolicyResult:
+        own = self.endpoint[:, number]
+        target, scene, coverage = (float(value) for value in own.mean(axis=0))
+        alone = PolicyResult(policy, len(own), target, scene, coverage)
+        if policy == reference:
+            return alone
+        low, mean, high = paired_interval(own[:, 0] - base)
+        wins = int((own[:, 0] > base).sum())
+        return replace(alone, versus=reference, difference=mean, low=low, high=high, wins=wins)
+
+
+def paired_interval(differences: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Low end, mean and high end of the 95 % interval of a mean, by Student's t; no width from one pair is known."""
+    from scipy.stats import t
+
+    count = len(differences)
+    mean = float(differences.mean())
+    if count < 2:
+        return -math.inf, mean, math.inf
+    spread = float(differences.std(ddof=1)) / math.sqrt(count)
+    reach = float(t.ppf(0.975, count - 1)) * spread
+    return mean - reach, mean, mean + reach
+
+
+def compare_policies(
+    config: RolloutDatasetWriterConfig,
+    source: SourceStore,
+    rows: Sequence[int],
+    policies: Sequence[str],
+    *,
+    on_row: Callable[[int, int], None] | None = None,
+) -> Comparison:
+    """Runs the config's recipes, one per policy, from the first usable target of every row.
+
+    A row on which some policy has no rollout is left out for all, and counted.
+    """
+    roller = RowRoller(config, source)
+    stats = RolloutDatasetWriterStats()
+    endpoints = []
+    for done, row in enumerate(rows, start=1):
+        outcome = roller.roll_out(row)
+        stats.add(outcome.stats)
+        if len(outcome.records) == len(policies):
+            endpoints.append([_endpoint(record.result) for record in outcome.records])
+        elif outcome.records:
+            stats.skip("not_every_policy")
+        if on_row is not None:
+            on_row(done, len(rows))
+    if not endpoints:
+        reasons = ", ".join(f"{n} {reason}" for reason, n in sorted(stats.skipped_reasons.items()))
+        raise NoRollouts(samples_seen=stats.samples_seen, reasons=reasons)
+    return Comparison(tuple(policies), np.array(endpoints), stats)
+
+
+def _endpoint(result: CounterfactualRolloutResult) -> tuple[float, float, float]:
+    """Of the chain that the recipe itself scored best."""
+    chain = max(result.chains, key=_own_score)
+    last = chain.steps[-1]
+    coverage = last.metric_vectors["target_coverage_after"][last.selected_shell_index]
+    return _sum(chain, "target_root_gain"), _sum(chain, "scene_root_gain"), float(coverage)
+
+
+def _own_score(chain: RolloutChain) -> float:
+    """A greedy recipe's logits are its scores; of other recipes one chain is kept here."""
+    logits = [step.selection_logits for step in chain.steps]
+    taken = [step.selected_shell_index for step in chain.steps]
+    return sum(float(each[at]) for each, at in zip(logits, taken, strict=True) if each is not None)
+
+
+def _sum(chain: RolloutChain, metric: str) -> float:
+    taken = [step.metric_vectors[metric][step.selected_shell_index] for step in chain.steps]
+    return float(np.sum(taken, dtype=np.float64))

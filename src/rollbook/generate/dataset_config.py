@@ -1,0 +1,255 @@
+"""RolloutDatasetWriterConfig: everything one generation run is told, from TOML or from Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+
+from rollbook.digest import digest_of
+from rollbook.errors import ConfigurationError
+from rollbook.generate.camera import Camera
+from rollbook.generate.candidates import CandidateMixtureConfig
+from rollbook.generate.oracle_config import OracleConfig
+from rollbook.generate.recipes import RolloutRecipeConfig
+from rollbook.generate.rules import RuleConfig
+from rollbook.generate.target_tasks import OracleTargetTaskSamplerConfig
+from rollbook.generate.targets import (
+    RolloutTargetSource,
+    TargetSelectorConfig,
+    TargetSourceMode,
+)
+from rollbook.store.config import RolloutZarrStoreConfig
+
+if TYPE_CHECKING:
+    from rollbook.generate.writer import RolloutDatasetWriter
+
+_DOMAIN = "rollbook.generate.config.v1"
+_Section = TypeVar("_Section")
+
+
+class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which source rows to start from."""
+
+    store_dir: str
+    split: str = "all"
+    """Rows of this split only. A rollout store holds one split, so `all` is for sources that have one."""
+    scenes: tuple[str, ...] = ()
+    """Rows of these scenes only; none for every scene."""
+
+
+class SelectedDepthRetentionConfig(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """The depth image that is kept of every candidate that was taken."""
+
+    enabled: bool = True
+    width_px: int = 240
+    height_px: int = 240
+    chunk_steps: int = 64
+    """Images in one file."""
+
+    def __post_init__(self) -> None:
+        for name in ("width_px", "height_px", "chunk_steps"):
+            if getattr(self, name) < 1:
+                message = f"selected_depth.{name} is {getattr(self, name)}, expected at least 1"
+                raise ConfigurationError(message=message)
+
+    def renderer_config(self, base: Camera) -> Camera:
+        """The view of `base`, exactly so many pixels large."""
+        return base.resized(self.width_px, self.height_px)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutDatasetWriterConfig:
+    """What a run is made of. Everything here but `threads`, `workers` and paths decides what comes out."""
+
+    source: SourceConfig
+    store: RolloutZarrStoreConfig
+    seed: int = 0
+    """Of the whole run: every random choice is drawn from a generator seeded with it and with what it is for."""
+    target_source: RolloutTargetSource = RolloutTargetSource.ORACLE_TARGET_TASK_SAMPLER
+    target_selector: TargetSelectorConfig = field(default_factory=TargetSelectorConfig)
+    oracle_target_task_sampler: OracleTargetTaskSamplerConfig = field(
+        default_factory=OracleTargetTaskSamplerConfig
+    )
+    candidate_mixture: CandidateMixtureConfig = field(default_factory=CandidateMixtureConfig)
+    candidate_rules: RuleConfig = field(default_factory=RuleConfig)
+    target_scorer: OracleConfig = field(default_factory=OracleConfig)
+    selected_depth: SelectedDepthRetentionConfig = field(
+        default_factory=SelectedDepthRetentionConfig
+    )
+    recipes: tuple[RolloutRecipeConfig, ...] = field(
+        default_factory=RolloutRecipeConfig.default_suite
+    )
+    max_samples: int | None = None
+    max_targets_per_sample: int | None = None
+    """Targets that gave records; those that were skipped do not count."""
+    require_label_valid: bool = True
+    """Skip targets without a ground-truth match. Their rollouts could be looked at, but not trained on."""
+    min_valid_root_candidates: int = 3
+    renderer: Literal["auto", "embree", "bvh"] = "auto"
+    threads: int = 1
+    """For rendering and scoring. What comes out does not depend on it."""
+    workers: int = 1
+    """Processes, each with source rows of its own. What comes out does not depend on it either."""
+
+    def __post_init__(self) -> None:
+        least = {"max_samples": 1, "max_targets_per_sample": 1, "min_valid_root_candidates": 0}
+        for name, minimum in {**least, "threads": 1, "workers": 1}.items():
+            value = getattr(self, name)
+            if value is not None and value < minimum:
+                raise ConfigurationError(message=f"{name} is {value}, expected at least {minimum}")
+        names = [recipe.name for recipe in self.recipes]
+        if not names:
+            raise ConfigurationError(message="recipes is empty, expected at least one [[recipes]]")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigurationError(
+                message=f"recipes: {', '.join(twice)} stands there twice; names have to differ"
+            )
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str]) -> RolloutDatasetWriterConfig:
+        """Reads a config file. Relative paths in it count from the folder it lies in."""
+        file = Path(path)
+        try:
+            table = tomllib.loads(file.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(message=f"{file} cannot be read: {error}") from error
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigurationError(message=f"{file} is not TOML: {error}") from error
+        return cls.from_table(table, folder=file.parent, name=str(file))
+
+    @classmethod
+    def from_table(
+        cls, table: Mapping[str, Any], *, folder: Path, name: str = "config"
+    ) -> RolloutDatasetWriterConfig:
+        """From the tables of a TOML file."""
+        known = {each.name: each for each in dataclasses.fields(cls)}
+        _refuse_unknown(table, known, name)
+        for required in ("source", "store"):
+            if required not in table:
+                raise ConfigurationError(message=f"{name}: the table [{required}] is missing")
+        types = {
+            "source": SourceConfig,
+            "target_source": RolloutTargetSource,
+            "target_selector": TargetSelectorConfig,
+            "oracle_target_task_sampler": OracleTargetTaskSamplerConfig,
+            "candidate_mixture": CandidateMixtureConfig,
+            "candidate_rules": RuleConfig,
+            "target_scorer": OracleConfig,
+            "selected_depth": SelectedDepthRetentionConfig,
+            "recipes": tuple[RolloutRecipeConfig, ...],
+            "renderer": Literal["auto", "embree", "bvh"],
+            "require_label_valid": bool,
+        }
+        values: dict[str, Any] = {
+            key: _converted(value, types.get(key, int), f"{name}: {key}")
+            for key, value in table.items()
+            if key != "store"
+        }
+        values["source"] = msgspec.structs.replace(
+            values["source"], store_dir=str(folder / values["source"].store_dir)
+        )
+        return cls(**values, store=_store_config(table["store"], folder, f"{name}: store"))
+
+    def setup_target(self) -> RolloutDatasetWriter:
+        """The writer that runs this config."""
+        from rollbook.generate.writer import RolloutDatasetWriter
+
+        return RolloutDatasetWriter(self)
+
+    def to_jsonable(self) -> dict[str, Any]:
+        """Plain values, as they stand in a store's manifest."""
+        values: dict[str, Any] = {
+            each.name: msgspec.to_builtins(getattr(self, each.name))
+            for each in dataclasses.fields(self)
+            if each.name != "store"
+        }
+        values["store"] = dataclasses.asdict(self.store) | {"store_dir": str(self.store.store_dir)}
+        return values
+
+    @property
+    def target_protocol(self) -> str:
+        """What the actor was given as its target: what it could see, or the ground truth."""
+        if self.target_source is RolloutTargetSource.ACTOR_VISIBLE_SELECTOR:
+            return self.target_selector.protocol
+        return TargetSourceMode.V0_GT_INPUT.value
+
+    # ------------------------------------------------------------------------------------- digests
+
+    @property
+    def candidate_config_hash(self) -> str:
+        return self._digest("candidate_mixture", "candidate_rules")
+
+    @property
+    def oracle_config_hash(self) -> str:
+        return self._digest("target_scorer")
+
+    def rollout_config_hash(self, recipe: RolloutRecipeConfig) -> str:
+        """Of all that decides one recipe's rollouts from a given source row."""
+        shared = self._decisive()
+        del shared["recipes"]
+        return digest_of(_DOMAIN, ["rollout", shared, msgspec.to_builtins(recipe)])
+
+    @property
+    def config_hash(self) -> str:
+        """Of the whole config, but for what does not change the outcome."""
+        return digest_of(_DOMAIN, ["writer", self._decisive()])
+
+    def _digest(self, *sections: str) -> str:
+        values = {name: msgspec.to_builtins(getattr(self, name)) for name in sections}
+        return digest_of(_DOMAIN, [list(sections), values])
+
+    def _decisive(self) -> dict[str, Any]:
+        values = self.to_jsonable()
+        for name in ("threads", "workers", "max_samples"):
+            del values[name]
+        for section, name in (
+            ("store", "store_dir"),
+            ("store", "replace"),
+            ("source", "store_dir"),
+        ):
+            del values[section][name]
+        return values
+
+
+def _refuse_unknown(table: Mapping[str, Any], known: Mapping[str, Any], name: str) -> None:
+    unknown = sorted(set(table) - set(known))
+    if unknown:
+        raise ConfigurationError(
+            message=f"{name}: unknown key {unknown[0]!r}; known: {', '.join(sorted(known))}"
+        )
+
+
+def _converted(value: Any, kind: Any, name: str) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(message=f"{name}: {error}") from error
+
+
+def _store_config(table: Any, folder: Path, name: str) -> RolloutZarrStoreConfig:
+    known = {each.name: each for each in dataclasses.fields(RolloutZarrStoreConfig)}
+    if not isinstance(table, Mapping) or "store_dir" not in table:
+        raise ConfigurationError(message=f"{name}: expected a table with store_dir")
+    _refuse_unknown(table, known, name)
+    kinds: dict[str, Any] = {
+        each.name: type(each.default)
+        for each in known.values()
+        if each.default is not dataclasses.MISSING
+    }
+    values = {
+        key: _converted(value, kinds[key], f"{name}.{key}")
+        for key, value in table.items()
+        if key != "store_dir"
+    }
+    place = _converted(table["store_dir"], str, f"{name}.store_dir")
+    return RolloutZarrStoreConfig(store_dir=folder / place, **values)

@@ -1,0 +1,53 @@
+"""Draws: which of the eligible boxes are taken, in which order, and how likely that was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class TargetDraw(NamedTuple):
+    """How one box came to be selected."""
+
+    row: int
+    probability: float
+    log_probability: float
+    entropy: float | None
+    """Of the distribution it was drawn from, in nats; None where it was not one draw."""
+
+
+def greedy_draws(ranked: Sequence[int], k: int) -> list[TargetDraw]:
+    """The first k, for certain."""
+    return [TargetDraw(row, 1.0, 0.0, 0.0) for row in ranked[:k]]
+
+
+def softmax_draws(
+    ranked: Sequence[int],
+    score: NDArray[np.float64],
+    k: int,
+    temperature: float,
+    rng: np.random.Generator,
+) -> list[TargetDraw]:
+    """k draws, one after the other, each from the softmax over what is left; one number of `rng` each."""
+    left = list(ranked)
+    draws: list[TargetDraw] = []
+    while left and len(draws) < k:
+        values = score[left]
+        with np.errstate(over="ignore", under="ignore"):
+            logits = (values - values.max()) / temperature
+            weights = np.exp(logits)
+        reached = np.cumsum(weights)
+        total = float(reached[-1])
+        probabilities, log_probabilities = weights / total, logits - math.log(total)
+        known = probabilities > 0
+        entropy = -float(np.sum(probabilities[known] * log_probabilities[known]))
+        # below the total even where it would round up to it, so that nothing of weight 0 is drawn
+        drawn = min(rng.random() * total, math.nextafter(total, 0))
+        at = int(np.searchsorted(reached, drawn, side="right"))
+        chances = float(probabilities[at]), float(log_probabilities[at])
+        draws.append(TargetDraw(left.pop(at), *chances, entropy))
+    return draws

@@ -1,0 +1,91 @@
+"""Policies side by side, from the same roots."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rollbook.errors import ConfigurationError, NoRollouts
+from rollbook.generate.compare import (
+    DEFAULT_POLICIES,
+    Comparison,
+    compare_policies,
+    paired_interval,
+    recipe_for,
+)
+from rollbook.generate.policies import CounterfactualSelectionPolicy
+from rollbook.generate.row_rollouts import RolloutDatasetWriterStats
+from rollbook.generate.scorers import scorer_named
+from rollbook.generate.sources import SourceStore
+from tests.generate.tiny_source import tiny_config, tiny_source
+
+
+def test_the_interval_is_students() -> None:
+    differences = np.random.default_rng(0).normal(0.1, 0.3, 24)
+    low, mean, high = paired_interval(differences)
+    expected = stats.ttest_1samp(differences, 0.0).confidence_interval(0.95)
+    assert mean == pytest.approx(differences.mean())
+    assert (low, high) == pytest.approx((expected.low, expected.high))
+
+
+def test_one_pair_says_nothing_about_the_spread() -> None:
+    assert paired_interval(np.array([0.4])) == (-np.inf, 0.4, np.inf)
+
+
+def test_every_policy_of_the_default_has_a_scorer() -> None:
+    for policy in DEFAULT_POLICIES:
+        name = recipe_for(policy, 2).scorer_name
+        assert scorer_named(name).name == name
+
+
+def test_lookahead_keeps_a_beam_and_a_scorer_is_taken_greedily() -> None:
+    ahead, area = recipe_for("lookahead", 3), recipe_for("target_area", 3)
+    assert (ahead.branch_factor, ahead.beam_width, ahead.scorer) == (4, 4, None)
+    assert area.selection_policy is CounterfactualSelectionPolicy.ORACLE_GREEDY
+    assert (area.branch_factor, area.scorer) == (1, "target_area")
+    assert recipe_for("my.module:policy", 1).name == "my-module-policy"
+
+
+def test_policies_are_compared_root_by_root(tmp_path: Path) -> None:
+    policies = ("random", "greedy", "lookahead")
+    config = dataclasses.replace(
+        tiny_config(tmp_path / "x.zarr", selected_depth={"enabled": False}),
+        recipes=tuple(recipe_for(policy, 2) for policy in policies),
+    )
+    done: list[int] = []
+    compared = compare_policies(
+        config,
+        SourceStore.open(tiny_source()),
+        [0, 1],
+        policies,
+        on_row=lambda row, _: done.append(row),
+    )
+    random, greedy, ahead = compared.results("random")
+    assert done == [1, 2]
+    assert random.roots == 2
+    assert random.difference is None
+    assert greedy.target_gain >= random.target_gain
+    assert ahead.target_gain >= greedy.target_gain - 1e-6
+    assert greedy.difference == pytest.approx(greedy.target_gain - random.target_gain)
+    bounds = (greedy.low, greedy.difference, greedy.high)
+    low, mean, high = (float(each) for each in bounds if each is not None)
+    assert low <= mean <= high
+
+
+def test_wins_are_counted_per_root() -> None:
+    endpoint = np.zeros((3, 2, 3))
+    endpoint[:, 1, 0] = [0.1, -0.2, 0.3]
+    compared = Comparison(("a", "b"), endpoint, RolloutDatasetWriterStats())
+    assert compared.results()[1].wins == 2
+    with pytest.raises(ConfigurationError, match="versus is 'c'"):
+        compared.results("c")
+
+
+def test_rows_without_a_root_to_start_from_are_said(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path / "x.zarr", min_valid_root_candidates=61)
+    with pytest.raises(NoRollouts, match="low_valid_root_candidates"):
+        compare_policies(config, SourceStore.open(tiny_source()), [0], ("random", "greedy"))
