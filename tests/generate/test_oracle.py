@@ -345,8 +345,17 @@ def test_columns_without_the_scene() -> None:
     both = oracle_of(room)
     with_scene = both.score(both.root(room.points), room.depth, room.poses, room.camera)
     assert (scored["target_rri"] == with_scene["target_rri"]).all()
-    with pytest.raises(InvalidValue, match="include_scene"):
+    with pytest.raises(InvalidValue, match=r"state\.scene is missing"):
         both.score(state, room.depth, room.poses, room.camera)
+    with pytest.raises(InvalidValue, match="region is 'scene', expected one of target"):
+        oracle.distances(state, room.depth, room.poses, room.camera, "scene")
+
+
+def test_the_state_of_another_oracle_is_refused() -> None:
+    room = room_of(0)
+    other = oracle_of(room, target_samples=33).root(room.points)
+    with pytest.raises(InvalidValue, match=r"state\.target is 33 distances, expected 150"):
+        oracle_of(room).fuse(other, room.depth[0], room.poses[0], room.camera)
 
 
 def test_a_state_cannot_be_changed() -> None:

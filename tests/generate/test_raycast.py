@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from rollbook.errors import ConfigurationError, InvalidValue
+from rollbook.generate import bvh, bvh_nodes, raycast
 from rollbook.generate.camera import Camera
 from rollbook.generate.mesh import TriangleMesh
 from rollbook.generate.poses import IDENTITY, look_at, rotations
@@ -103,6 +104,18 @@ def test_every_ray_in_a_closed_room_ends_at_its_wall(backend: Name) -> None:
     assert t == pytest.approx(walls.min(axis=1), rel=1e-5)
     wall = geometry.mesh.triangles[face][np.arange(2000), :, walls.argmin(axis=1)]
     assert (wall == wall[:, :1]).all()  # all corners in the plane of the wall that is nearest
+
+
+def test_rays_along_an_axis_may_start_in_line_with_the_mesh_itself(backend: Name) -> None:
+    """There the sides of boxes pass through the ray, and 0 times infinity lies in wait."""
+    size = 6.0
+    geometry = SceneGeometry(closed_box((size, size, size), 6), backend=backend)
+    origins = np.stack(np.meshgrid(*[np.arange(1.0, 6.0)] * 3), axis=-1).reshape(-1, 3)
+    for axis in range(3):
+        for way in (1.0, -1.0):
+            t, _ = geometry.cast(origins, np.tile(way * np.eye(3)[axis], (len(origins), 1)))
+            there = size - origins[:, axis] if way > 0 else origins[:, axis]
+            assert t == pytest.approx(there, rel=1e-6)
 
 
 def test_rays_aimed_at_edges_and_corners_do_not_slip_through(backend: Name) -> None:
@@ -332,6 +345,22 @@ def test_auto_is_embree_where_it_is_installed_and_our_own_where_not(
     assert alone.depth(DOWN[None], Camera.square(1)).tolist() == [[[2.0]]]
     with pytest.raises(ConfigurationError, match="take renderer bvh"):
         SceneGeometry(floor(), backend="embree")
+
+
+def test_kernels_are_compiled_for_one_kind_of_array_whatever_is_given() -> None:
+    """Each further kind would cost seconds when it is first used."""
+    geometry = SceneGeometry(floor(), backend="bvh", threads=2)
+    places = np.random.default_rng(8).uniform(-1, 1, (9000, 3))
+    for given in (places, np.asfortranarray(places, np.float32), places[::-2]):
+        geometry.cast(given, given)
+        geometry.distance(given)
+        geometry.path_hits(given[0], given)
+        geometry.path_clearance(given[0], given, 1, 1.0)
+    for poses in (np.stack([DOWN, DOWN]), np.asfortranarray(np.stack([DOWN, DOWN]), np.float32)):
+        geometry.depth(poses, CAMERA)
+        geometry.depth_and_faces(poses, CAMERA)
+    kernels: list[Any] = [bvh._trace, bvh._distance, bvh_nodes.build_nodes, raycast._aim]
+    assert [len(kernel.signatures) for kernel in kernels] == [1, 1, 1, 1]
 
 
 def test_an_unknown_backend_and_no_threads_are_refused() -> None:

@@ -32,8 +32,8 @@ _FARTHEST_CORNER = 1e15
 _ZERO = np.float32(0)
 _FARTHEST = np.float32(3e38)
 """Stands for "never": no ray is followed farther."""
-_SHORTEST = np.float32(1e-18)
-"""A direction in which nothing is longer than this is none."""
+_SHORTEST, _LONGEST = np.float32(1e-18), np.float32(1e18)
+"""Of a direction's greatest part: what is not between them is no direction."""
 _SAFE = np.float32(1 + 2e-6)
 """More than what rounding can do to the entry into a box, or to the distance from it."""
 _EDGE = 1e-9
@@ -159,7 +159,7 @@ def _trace(
 def _is_ray(origin: Triple, along: Triple) -> bool:
     """A sum is finite only where all of it is."""
     finite = math.isfinite(origin[0] + origin[1] + origin[2] + along[0] + along[1] + along[2])
-    return finite and max(abs(along[0]), abs(along[1]), abs(along[2])) > _SHORTEST
+    return finite and _SHORTEST < max(abs(along[0]), abs(along[1]), abs(along[2])) < _LONGEST
 
 
 @inlined

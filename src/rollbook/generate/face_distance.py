@@ -1,7 +1,8 @@
 """The squared distance of a point and a triangle: one formula, for one point and for sixteen at once.
 
 It has no branches, so that sixteen points can go through it together: the least of the distances to the three sides,
-and to the plane where the point lies over the triangle. In float64, from corners and points in float32.
+and to the plane where the point lies over the triangle. In float64, from corners and points in float32: a square is
+right to some 1e-15 of that to the first corner, which is 1e-7 m at a wall of 5 m.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba.core import types
 from numpy.typing import NDArray
 
 from rollbook.generate.compiled import compiled, inlined
-from rollbook.generate.lanes import Vector, least, loaded_rows, step, where
+from rollbook.generate.lanes import FLOAT32, Vector, least, loaded_rows, step, where
 
 TERMS = 25
 """What is worked out of a triangle once, for all points."""
@@ -113,5 +113,5 @@ def _least_square(builder: Any, points: Any, terms: Any, best: Any) -> Any:
     return least(squares, Vector.spread(builder, best)).best(least)
 
 
-least_square: Any = step(types.float32, _least_square)
+least_square: Any = step(FLOAT32, _least_square)
 """(points[3, 16], terms, best): the least of `best` and the squared distances of sixteen points."""

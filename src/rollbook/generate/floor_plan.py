@@ -148,7 +148,7 @@ def plan_of(
     inner = _inner_doors(rng, made)
     ways = [*inner, _entrance(rng, made, inner, size)]
     doors = [_with_leaf(rng, door, ways, doors_ajar) for door in ways]
-    windows = _windows(rng, made, doors, size, ceiling_m)
+    windows = _windows(rng, made, doors, size)
     lines = _plan_lines(made, [*doors, *windows], size)
     room_of = np.full([len(each) - 1 for each in lines], -1, np.int8)
     for number, room in enumerate(made):
@@ -353,10 +353,10 @@ def _windows(
     rooms: Sequence[Room],
     doors: Sequence[Opening],
     size: tuple[float, float],
-    ceiling_m: float,
 ) -> list[Opening]:
-    """One or two per room, in outer walls, beside the door out."""
+    """One or two per room, in outer walls, beside the door out, all of one height up to that of the doors."""
     found: list[Opening] = []
+    sill = float(rng.uniform(0.85, 1.0))
     for number, room in enumerate(rooms):
         sides = _outer_sides(room, size)
         wanted = min(len(sides), 1 + int(room.area > 14))
@@ -368,8 +368,7 @@ def _windows(
             start = rect[across] + 0.3 + float(rng.uniform(0, room_for - width))
             placed = list(rect)
             placed[across], placed[across + 2] = start, start + width
-            sill = float(rng.uniform(0.85, 1.0))
-            window = Opening(_rect(placed), axis, sill, min(ceiling_m - 0.3, sill + 1.2), (number,))
+            window = Opening(_rect(placed), axis, sill, DOOR_HEIGHT_M, (number,))
             if not any(_overlap(window.rect, other.rect) for other in (*doors, *found)):
                 found.append(window)
     return found

@@ -122,7 +122,7 @@ _ON: dict[str, tuple[str, ...]] = {
 """What is put on which furniture. The first of a desk or television stand is always there."""
 _ALWAYS = {"desk", "tv_stand"}
 _ON_FLOOR = ("box", "ball", "book", "box")
-_PER_M2 = 4.0
+_PER_M2 = 3.0
 """Small things on each square metre, at full clutter."""
 
 

@@ -337,7 +337,7 @@ CLASSES: tuple[str, ...] = (*STRUCTURE, *FURNITURE, *CLUTTER)
 """Every class a face can be of; its place here is its sem id."""
 SEM_IDS: dict[str, int] = {name: number for number, name in enumerate(CLASSES)}
 
-_FURNITURE_DETAIL = 0.4
+_FURNITURE_DETAIL = 0.38
 _CLUTTER_DETAIL = 0.16
 """Longest edge as a share of the walls': objects are looked at from nearby, small ones from nearer still."""
 

@@ -18,7 +18,7 @@ from typing import Any
 from rollbook.errors import ConfigurationError
 
 try:
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
     from numba.core import types
     from numba.extending import intrinsic
 except ImportError as missing:
@@ -27,6 +27,7 @@ except ImportError as missing:
     ) from missing
 
 LANES = 16
+FLOAT32: Any = types.float32
 
 
 class Vector:
@@ -213,7 +214,7 @@ def _add_least(builder: Any, one: Any, other: Any, sums: Any) -> Any:
     return ir.Constant(ir.IntType(64), LANES)
 
 
-lower: Any = step(types.float32, _lower)
+lower: Any = step(FLOAT32, _lower)
 """(points, others, best[16]): best becomes the least of itself and the squared distances to sixteen others; the
 greatest of it is returned."""
 

@@ -6,7 +6,7 @@ who asks: recipes that take the same way find the same node, which is evaluated 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -218,7 +218,11 @@ class NodeEvaluator:
             path=node.path,
             purpose="candidates",
         )
-        return sample_shell(task.mixture, node.pose, task.target.box.centres[0], node.centres, rng)
+        drawn = sample_shell(task.mixture, node.pose, task.target.box.centres[0], node.centres, rng)
+        # as they are stored: a candidate is judged by the very pose that is kept of it
+        with np.errstate(over="ignore"):
+            kept = drawn.poses.astype(np.float32).astype(np.float64)
+        return replace(drawn, poses=kept)
 
     def _labels(
         self,

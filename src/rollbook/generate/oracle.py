@@ -157,7 +157,7 @@ class Oracle:
         self._each(len(images), camera, measure)
         columns: dict[str, Doubles] = {}
         for region, measured in found.items():
-            columns |= _columns(region, _of(state, region), measured)
+            columns |= _columns(region, self.known(state, region), measured)
         columns["target_current_support"] = np.full(len(images), float(state.target.points))
         columns["target_candidate_support"] = found["target"][:, 2]
         return columns
@@ -170,7 +170,7 @@ class Oracle:
         seen = _Workspace(self, camera).seen(state, images[0], placed[0])
         states = {}
         for region, (best, points) in seen.items():
-            before = _of(state, region)
+            before = self.known(state, region)
             states[region] = self._state(
                 region, best, before.accuracy_sum, before.points + points, before.root_error
             )
@@ -186,16 +186,29 @@ class Oracle:
     ) -> tuple[Floats, NDArray[np.int64]]:
         """Of each of N views: the squared distances [N, S] after it, and the points it adds [N]."""
         images, placed = _checked(depth, poses, camera)
-        surface = self.surfaces[region]
-        d2 = np.empty((len(images), len(surface)), np.float32)
+        size = len(self.known(state, region).d2)
+        d2 = np.empty((len(images), size), np.float32)
         added = np.empty(len(images), np.int64)
 
         def keep(row: int, work: _Workspace) -> None:
             best, points = work.seen(state, images[row], placed[row])[region]
-            d2[row], added[row] = best[: len(surface)], points
+            d2[row], added[row] = best[:size], points
 
         self._each(len(images), camera, keep)
         return d2, added
+
+    def known(self, state: OracleState, region: str) -> RegionState:
+        """One region of a state; refused when it is not a state of this oracle."""
+        surface = self.surfaces.get(region)
+        if surface is None:
+            raise _refused("region", repr(region), f"one of {', '.join(self.surfaces)}")
+        found = state.target if region == "target" else state.scene
+        if found is None or len(found.d2) != len(surface):
+            value = "missing" if found is None else f"{len(found.d2)} distances"
+            raise _refused(
+                f"state.{region}", value, f"{len(surface)} distances, as it gives itself"
+            )
+        return found
 
     # ------------------------------------------------------------------------------------- measuring
 
@@ -272,12 +285,12 @@ class _Workspace:
     """Memory for one view at a time; every thread has its own."""
 
     def __init__(self, oracle: Oracle, camera: Camera) -> None:
-        self._surfaces, self._crop = oracle.surfaces, oracle.crop
+        self._oracle = oracle
         self._pixels = Pixels.of(camera, oracle.config.backprojection_stride)
         self._trees = {"scene": self._pixels.tree(), "target": self._pixels.tree()}
         self._best = {
             region: np.zeros(len(surface.boxes) * LANES, np.float32)
-            for region, surface in self._surfaces.items()
+            for region, surface in oracle.surfaces.items()
         }
 
     def seen(
@@ -286,11 +299,11 @@ class _Workspace:
         """By region: the squared distances after the view, good until the next call, and the points it adds."""
         scene, target = self._trees["scene"], self._trees["target"]
         points = {"scene": scene.see(depth, rotations(pose), centres(pose), self._pixels)}
-        points["target"] = target.take_inside(scene, self._crop)
+        points["target"] = target.take_inside(scene, self._oracle.crop)
         found = {}
-        for region, surface in self._surfaces.items():
+        for region, surface in self._oracle.surfaces.items():
             best = self._best[region]
-            best[: len(surface)] = _of(state, region).d2
+            best[: len(surface)] = self._oracle.known(state, region).d2
             lower_distances(self._trees[region], surface, best)
             found[region] = best, points[region]
         return found
@@ -301,18 +314,6 @@ def _work_off(
 ) -> None:
     for row in rows:
         work(row, space)
-
-
-def _of(state: OracleState, region: str) -> RegionState:
-    found = state.target if region == "target" else state.scene
-    if found is None:
-        raise InvalidValue(
-            record="oracle state",
-            field="scene",
-            value="None",
-            expected="a state of an oracle with include_scene",
-        )
-    return found
 
 
 def _checked(depth: ArrayLike, poses: ArrayLike, camera: Camera) -> tuple[Floats, Doubles]:

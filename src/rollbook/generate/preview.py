@@ -38,12 +38,12 @@ def draw_preview(
     if os.path.lexists(out) and not replace:
         raise TargetExists(path=str(out), detail="it was not to be replaced")
     pictures = Matplotlib.loaded()
-    shown = _rolled_out(config, row, target, recipe)
+    shown = rolled_out(config, row, target, recipe)
     write_bytes(out, picture_png(pictures, shown), replace=replace)
     return shown.in_words()
 
 
-def _rolled_out(
+def rolled_out(
     config: RolloutDatasetWriterConfig, row: int, target: int, recipe: str | None
 ) -> ShownRollout:
     chosen = _recipe_named(config, recipe)

@@ -132,10 +132,10 @@ class SceneGeometry:
     def path_hits(self, start: ArrayLike, ends: ArrayLike) -> NDArray[np.bool_]:
         """Which straight ways lead through a face, [N]; one to an end that is not finite does not."""
         here, there = _way(start, ends)
-        origins = np.broadcast_to(here, there.shape).astype(np.float32)
+        with np.errstate(invalid="ignore"):
+            rays = ray_columns(np.broadcast_to(here, there.shape), there - here)
         t = np.ones(len(there), np.float32)
-        with np.errstate(invalid="ignore", over="ignore"):
-            self._trace(origins, (there - here).astype(np.float32), t, None)
+        self._trace(*rays, t, None)
         return np.asarray(t < 1)
 
     # ----------------------------------------------------------------------------------- distances

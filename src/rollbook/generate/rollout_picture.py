@@ -235,19 +235,27 @@ def heights_below(
     size = high - low
     across = np.maximum((size / size.max() * _CELLS_ACROSS).astype(int), 1)
     x, y = (low[k] + (np.arange(across[k]) + 0.5) * size[k] / across[k] for k in (0, 1))
-    origins = np.full((len(y), len(x), 3), top, np.float32)
-    origins[..., 0], origins[..., 1] = x, y[:, None]
-    down = np.broadcast_to(np.array([0, 0, -1], np.float32), origins.shape)
-    depth, face = geometry.cast(
-        origins.reshape(-1, 3), np.ascontiguousarray(down.reshape(-1, 3), np.float32)
-    )
+    places = np.full((len(y), len(x), 3), top, np.float32)
+    places[..., 0], places[..., 1] = x, y[:, None]
+    below, floors, backs = _looked(geometry, places, -1.0)
+    _, ceilings, backs_above = _looked(geometry, places, 1.0)
+    # from inside, a solid shows the backs of its faces; a mesh that is inside out shows backs nearly everywhere
+    inside_out = 2 * backs.sum() > floors.sum()
+    solid = (floors & (backs != inside_out)) | (ceilings & (backs_above != inside_out))
+    return np.where(floors & ~solid, top - below, np.nan), solid
+
+
+def _looked(
+    geometry: SceneGeometry, places: NDArray[np.float32], up: float
+) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Straight up or down from places [y, x, 3]: how far one sees, whether to a face, and whether to its back."""
+    along = np.zeros_like(places)
+    along[..., 2] = up
+    far, face = geometry.cast(places.reshape(-1, 3), along.reshape(-1, 3))
     hit = face >= 0
-    # seen from inside, a solid shows the back of its faces; a mesh that is inside out shows backs everywhere
-    back = hit & (geometry.mesh.normals[face, 2] < 0)
-    solid = back if 2 * back.sum() <= hit.sum() else hit & ~back
-    height = np.where(hit & ~solid, top - depth.astype(np.float64), np.nan)
-    shape = (len(y), len(x))
-    return height.reshape(shape), solid.reshape(shape)
+    back = hit & (geometry.mesh.normals[face, 2] * up > 0)
+    shape = places.shape[:2]
+    return far.astype(np.float64).reshape(shape), hit.reshape(shape), back.reshape(shape)
 
 
 def _draw_candidates(pictures: Matplotlib, axes: Any, shown: ShownRollout) -> Any:

@@ -53,9 +53,7 @@ class ViewTable:
             raise InvalidValue(record="view table", field="views", value="none", expected="one")
         if oracle.config.metric != "face_sq":
             np.sqrt(d2, out=d2)
-        before = state.target if region == "target" else state.scene
-        assert before is not None  # `distances` refuses a state without the region
-        return cls(d2, added, before)
+        return cls(d2, added, oracle.known(state, region))
 
     def __len__(self) -> int:
         return len(self.losses)
