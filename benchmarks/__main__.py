@@ -6,13 +6,28 @@ import platform
 
 import numpy as np
 
-from benchmarks import digests, pipeline, store_audit, store_read, store_write, table_file
+from benchmarks import (
+    digests,
+    generation,
+    oracle,
+    pipeline,
+    raycast,
+    store_audit,
+    store_read,
+    store_write,
+    table_file,
+)
+
+_ALL = (
+    *(digests, pipeline, table_file, store_write, store_read, store_audit),
+    *(raycast, oracle, generation),
+)
 
 
 def main() -> None:
     print(f"Python {platform.python_version()}, numpy {np.__version__}, {platform.machine()}\n")
     claims = []
-    for benchmark in (digests, pipeline, table_file, store_write, store_read, store_audit):
+    for benchmark in _ALL:
         claims += benchmark.main()
         print()
     print("claims:")

@@ -24,7 +24,8 @@ from rollbook.generate.sources import SourceStore
 
 _EXAMPLES = Path(__file__).parents[1] / "examples" / "generate"
 _POLICIES = ("random", "target_area", "information_gain_target", "greedy")
-_SEEDS = 24
+_SEEDS = 60
+"""With 24 the interval of greedy over target_area still held 0: the difference is there, but small."""
 _HORIZON = 3
 
 

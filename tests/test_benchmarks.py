@@ -6,12 +6,27 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks import digests, pipeline, store_audit, store_read, store_write, table_file
+from benchmarks import (
+    digests,
+    generation,
+    oracle,
+    pipeline,
+    raycast,
+    store_audit,
+    store_read,
+    store_write,
+    table_file,
+)
+
+ALL = (
+    *(digests, pipeline, table_file, store_write, store_read, store_audit),
+    *(raycast, oracle, generation),
+)
 
 
 @pytest.mark.parametrize(
     "benchmark",
-    [digests, pipeline, table_file, store_write, store_read, store_audit],
+    ALL,
     ids=lambda module: module.__name__,
 )
 def test_a_benchmark_runs_small(benchmark: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

@@ -351,12 +351,14 @@ def test_kernels_are_compiled_for_one_kind_of_array_whatever_is_given() -> None:
     """Each further kind would cost seconds when it is first used."""
     geometry = SceneGeometry(floor(), backend="bvh", threads=2)
     places = np.random.default_rng(8).uniform(-1, 1, (9000, 3))
-    for given in (places, np.asfortranarray(places, np.float32), places[::-2]):
+    fixed, fixed_poses = places.astype(np.float32), np.stack([DOWN, DOWN])
+    fixed.flags.writeable = fixed_poses.flags.writeable = False
+    for given in (places, np.asfortranarray(places, np.float32), places[::-2], fixed):
         geometry.cast(given, given)
         geometry.distance(given)
         geometry.path_hits(given[0], given)
         geometry.path_clearance(given[0], given, 1, 1.0)
-    for poses in (np.stack([DOWN, DOWN]), np.asfortranarray(np.stack([DOWN, DOWN]), np.float32)):
+    for poses in (np.stack([DOWN, DOWN]), np.asfortranarray(fixed_poses, np.float32), fixed_poses):
         geometry.depth(poses, CAMERA)
         geometry.depth_and_faces(poses, CAMERA)
     kernels: list[Any] = [bvh._trace, bvh._distance, bvh_nodes.build_nodes, raycast._aim]

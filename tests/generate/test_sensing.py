@@ -157,7 +157,8 @@ def test_a_detector_without_faults_finds_exact_boxes_of_what_it_saw() -> None:
     np.testing.assert_allclose(
         kept.detections.pose_world_object, made.boxes.pose_world_object[rows], atol=1e-5
     )
-    np.testing.assert_allclose(kept.detections.extents, made.boxes.extents[rows], atol=1e-5)
+    sides = np.maximum(made.boxes.extents[rows], 0.02)  # no detector sees how thin a rug is
+    np.testing.assert_allclose(kept.detections.extents, sides, atol=1e-5)
     np.testing.assert_array_equal(kept.detections.sem_id, made.boxes.sem_id[rows])
     assert (quality[rows] > 0).all()
     assert set(np.flatnonzero(quality > 0.6).tolist()) <= set(rows.tolist())

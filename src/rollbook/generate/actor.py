@@ -135,9 +135,12 @@ class ActorMap:
     def path_clearance(
         self, start: ArrayLike, ends: ArrayLike, samples: int, bound: float
     ) -> Points:
-        """The least `distance` at evenly spaced points of each straight way, both of its ends among them; [N]."""
+        """The least `distance` at evenly spaced points of each straight way, its end among them; [N].
+
+        Where the way starts is not asked: one is there already.
+        """
         here, there = np.asarray(start, np.float64), np.asarray(ends, np.float64).reshape(-1, 3)
-        part = np.linspace(0.0, 1.0, samples)[:, None]
+        part = (np.arange(samples) + 1)[:, None] / samples
         with np.errstate(invalid="ignore"):
             points = here + part * (there[:, None] - here)
         return np.asarray(self.distance(points, bound).reshape(len(there), samples).min(axis=1))

@@ -100,7 +100,7 @@ class Bvh:
 
 
 def rows_of_three(values: ArrayLike, name: str) -> Floats:
-    """float32[n, 3], contiguous."""
+    """float32[n, 3], contiguous and writeable: other arrays would have the kernels compiled again for them."""
     given = np.asarray(values)
     if given.ndim != 2 or given.shape[1] != 3 or given.dtype.kind not in "fiu":
         raise InvalidValue(
@@ -110,7 +110,7 @@ def rows_of_three(values: ArrayLike, name: str) -> Floats:
             expected="numbers [n, 3]",
         )
     with np.errstate(over="ignore"):  # beyond float32 is as good as infinite
-        return np.ascontiguousarray(given, np.float32)
+        return np.require(given, np.float32, ("C", "W"))
 
 
 def ray_columns(origins: ArrayLike, directions: ArrayLike) -> tuple[Floats, Floats]:

@@ -234,7 +234,7 @@ def _forget_outside(image: Floats, near: np.float32, far: np.float32) -> None:
 
 
 def _checked_poses(poses: ArrayLike) -> NDArray[np.float64]:
-    given = np.ascontiguousarray(poses, np.float64)
+    given = np.require(poses, np.float64, ("C", "W"))
     if given.ndim != 2 or given.shape[1] != 12:
         raise InvalidValue(
             record="poses", field="shape", value=str(list(given.shape)), expected="[N, 12]"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rollbook.errors import ConfigurationError
 from rollbook.generate.boxes import Boxes
 from rollbook.generate.camera import Camera
+from rollbook.generate.floor_heights import heights_below
 from rollbook.generate.nodes import EvaluatedNode, Node, RolloutTask
 from rollbook.generate.oracle import OracleState
 from rollbook.generate.poses import centres, forwards
@@ -25,8 +26,6 @@ from rollbook.generate.targets import SelectedTarget
 Array = NDArray[np.float64]
 
 _DPI = 110
-_CELLS_ACROSS = 700
-"""Of the plan, along its longer side."""
 _OVERHEAD_M = 0.25
 """The plan is cut this far above the root camera: what is higher would hide the rest."""
 _AROUND_M = 0.6
@@ -38,8 +37,10 @@ _VIEW_ELEVATION_DEG = 30.0
 _PANEL_PT = 165.0
 """About the width of a picture of the target, in points; samples are made large enough to look like a surface."""
 _SHARE_IN_SCALE = 0.98
-_MOST_IMAGES = 7
-_MOST_LINES = 9
+_STOP_SHARE = 0.035
+"""Of the plan's width: nearer to each other than this, the signs of two steps would overlap."""
+_MOST_SHOWN = 7
+"""Images and lines of the table: of a longer chain the first ones, and the last."""
 
 _TRUE_BOX, _SEEN_BOX = "#1a9641", "#f07f09"
 _WAY, _CHAIN, _REJECTED, _NOTHING_HIT = "#1f5fbf", "#d7191c", "#777777", "#f2d6d6"
@@ -79,6 +80,10 @@ class ShownRollout:
         return np.array([node.labels[label][index] for node, index in pairs], np.float64)
 
     @property
+    def steps_in_words(self) -> str:
+        return "1 step" if len(self.taken) == 1 else f"{len(self.taken)} steps"
+
+    @property
     def unit(self) -> str:
         return "m²" if self.task.oracle.config.metric == "face_sq" else "m"
 
@@ -87,7 +92,7 @@ class ShownRollout:
         parts = [
             f"{self.target.target_class_name} (rank {self.target.rank}) by {self.recipe.name}: "
             f"{self.root.num_valid} of {len(self.root.candidates)} candidates valid",
-            f"target gain {self.gains.sum():.3f} in {len(self.taken)} steps"
+            f"target gain {self.gains.sum():.3f} in {self.steps_in_words}"
             + (f" ({' '.join(f'{gain:+.3f}' for gain in self.gains)})" if len(self.taken) else ""),
             f"error {before.error:.4f} -> {after.error:.4f} {self.unit}",
         ]
@@ -165,8 +170,8 @@ def _draw_plan(pictures: Matplotlib, place: Any, shown: ShownRollout) -> None:
         outline = box.corners()[0][_FROM_ABOVE]
         axes.plot(*outline[:, :2].T, style, lw=2.2, color=colour, label=label)
     coloured = _draw_candidates(pictures, axes, shown)
-    _draw_chain(axes, shown)
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xlabel="x, m", ylabel="y, m")
+    _draw_chain(axes, shown)
     axes.set_aspect("equal")
     valid, total = shown.root.num_valid, len(shown.root.candidates)
     axes.set_title(f"From above: {total} candidates of the first step, {valid} valid", fontsize=11)
@@ -228,36 +233,6 @@ def _draw_floor(
     )
 
 
-def heights_below(
-    geometry: SceneGeometry, low: Array, high: Array, top: float
-) -> tuple[Array, NDArray[np.bool_]]:
-    """[y, x]: the height of the first surface under `top`, NaN for none, and where `top` is inside something."""
-    size = high - low
-    across = np.maximum((size / size.max() * _CELLS_ACROSS).astype(int), 1)
-    x, y = (low[k] + (np.arange(across[k]) + 0.5) * size[k] / across[k] for k in (0, 1))
-    places = np.full((len(y), len(x), 3), top, np.float32)
-    places[..., 0], places[..., 1] = x, y[:, None]
-    below, floors, backs = _looked(geometry, places, -1.0)
-    _, ceilings, backs_above = _looked(geometry, places, 1.0)
-    # from inside, a solid shows the backs of its faces; a mesh that is inside out shows backs nearly everywhere
-    inside_out = 2 * backs.sum() > floors.sum()
-    solid = (floors & (backs != inside_out)) | (ceilings & (backs_above != inside_out))
-    return np.where(floors & ~solid, top - below, np.nan), solid
-
-
-def _looked(
-    geometry: SceneGeometry, places: NDArray[np.float32], up: float
-) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Straight up or down from places [y, x, 3]: how far one sees, whether to a face, and whether to its back."""
-    along = np.zeros_like(places)
-    along[..., 2] = up
-    far, face = geometry.cast(places.reshape(-1, 3), along.reshape(-1, 3))
-    hit = face >= 0
-    back = hit & (geometry.mesh.normals[face, 2] * up > 0)
-    shape = places.shape[:2]
-    return far.astype(np.float64).reshape(shape), hit.reshape(shape), back.reshape(shape)
-
-
 def _draw_candidates(pictures: Matplotlib, axes: Any, shown: ShownRollout) -> Any:
     """All candidates of the first step; what is returned carries the colour scale."""
     shell = shown.root.candidates
@@ -296,23 +271,42 @@ def _draw_chain(axes: Any, shown: ShownRollout) -> None:
     axes.plot(
         *way.T, "-", lw=3.2, color=_CHAIN, zorder=7, label="chosen steps", solid_capstyle="round"
     )
-    poses = [shown.task.root_pose, *_poses(shown)]
-    for number, pose in enumerate(poses):
-        start, end = pose[9:11], pose[9:11] + 0.32 * _ahead(pose)
-        colour = _CHAIN if number else _WAY
+    for number, pose in enumerate([shown.task.root_pose, *_poses(shown)]):
         axes.annotate(
             "",
-            end,
-            start,
+            pose[9:11] + 0.32 * _ahead(pose),
+            pose[9:11],
             zorder=8,
-            arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2, "shrinkA": 0, "shrinkB": 0},
+            arrowprops={
+                "arrowstyle": "-|>",
+                "color": _CHAIN if number else _WAY,
+                "lw": 2,
+                "shrinkA": 0,
+                "shrinkB": 0,
+            },
         )
-        if number:
-            axes.plot(*start, "o", ms=15, mfc="white", mec=colour, mew=2, zorder=9)
-            axes.annotate(
-                str(number), start, ha="center", va="center", weight="bold", fontsize=9, zorder=10
-            )
+    for place, name in _named_stops(
+        way[1:], _STOP_SHARE * (axes.get_xlim()[1] - axes.get_xlim()[0])
+    ):
+        axes.plot(*place, "o", ms=15, mfc="white", mec=_CHAIN, mew=2, zorder=9)
+        size = 9 if len(name) < 3 else 7
+        axes.annotate(
+            name, place, ha="center", va="center", weight="bold", fontsize=size, zorder=10
+        )
     axes.plot(*way[0], "*", ms=19, color=_WAY, mec="white", label="root", zorder=9)
+
+
+def _named_stops(places: Array, apart: float) -> list[tuple[Array, str]]:
+    """Where steps lead, numbered; steps that lead to nearly the same place share one sign."""
+    stops: list[tuple[Array, str]] = []
+    for number, place in enumerate(places, start=1):
+        near = [k for k, (stop, _) in enumerate(stops) if np.linalg.norm(stop - place) < apart]
+        if near:
+            stop, name = stops[near[0]]
+            stops[near[0]] = stop, f"{name},{number}"
+        else:
+            stops.append((place, str(number)))
+    return stops
 
 
 def _ahead(poses: NDArray[np.floating]) -> Array:
@@ -386,7 +380,7 @@ def _largest_shown(values: NDArray[np.floating]) -> float:
 
 def _measured(shown: ShownRollout, state: OracleState, *, before: bool) -> str:
     region, radius = state.target, shown.task.oracle.config.coverage_radius_m
-    when = "Target at the root" if before else f"after {len(shown.taken)} steps"
+    when = "Target at the root" if before else f"after {shown.steps_in_words}"
     gained = "" if before else f" (gain {shown.gains.sum():+.1%})"
     return (
         f"{when}\nerror {region.error:.4f} {shown.unit}{gained}\n"
@@ -408,19 +402,26 @@ def _view_axes(azimuth: float) -> Array:
 def _draw_images(pictures: Matplotlib, place: Any, shown: ShownRollout) -> None:
     """Depth at the root and at every step, with the outline of the target's true box."""
     camera = shown.task.depth_camera or shown.task.camera
-    poses = np.stack([shown.task.root_pose, *_poses(shown)])[:_MOST_IMAGES]
+    numbers = _some_of(len(shown.taken) + 1)
+    poses = np.stack([shown.task.root_pose, *_poses(shown)])[numbers]
     images = shown.task.geometry.depth(poses, camera)
     far = _largest_shown(images[images > 0])
     colours = pictures.colormaps["bone_r"].with_extremes(bad=_NOTHING_HIT)
-    axes = place.subplots(1, len(poses), squeeze=False)[0]
-    for number, panel in enumerate(axes):
-        masked = np.ma.masked_equal(images[number], 0)
+    axes = place.subplots(1, len(numbers), squeeze=False)[0]
+    for panel, number, pose, image in zip(axes, numbers, poses, images, strict=True):
+        masked = np.ma.masked_equal(image, 0)
         drawn = panel.imshow(masked, cmap=colours, vmin=0, vmax=far, interpolation="nearest")
-        _draw_outline(pictures, panel, shown.true_box, poses[number], camera)
+        _draw_outline(pictures, panel, shown.true_box, pose, camera)
         panel.set(xticks=[], yticks=[])
         panel.set_title(f"seen at {number}" if number else "seen at the root", fontsize=10)
     bar = place.colorbar(drawn, ax=axes, shrink=0.9, extend="max", pad=0.01)
     bar.set_label("depth, m (pink: nothing hit)", fontsize=9)
+
+
+def _some_of(count: int) -> list[int]:
+    """All, or of more than fit the first and the last."""
+    numbers = list(range(count))
+    return numbers if count <= _MOST_SHOWN else [*numbers[: _MOST_SHOWN - 1], count - 1]
 
 
 def _draw_outline(pictures: Matplotlib, axes: Any, box: Boxes, pose: Array, camera: Camera) -> None:
@@ -461,7 +462,8 @@ def _write_numbers(place: Any, shown: ShownRollout) -> None:
                 *_known(ends[number].oracle),
             ]
         )
-    table = axes.table(lines[:_MOST_LINES], colLabels=head, loc="center", cellLoc="center")
+    shown_lines = [lines[number] for number in _some_of(len(lines))]
+    table = axes.table(shown_lines, colLabels=head, loc="center", cellLoc="center")
     table.auto_set_font_size(False)
     table.set_fontsize(10)
     table.scale(1, 1.4)
