@@ -171,7 +171,7 @@ def _row_progress(
         return
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TextColumn("rows, {task.fields[chains]} chains, {task.fields[speed]} candidates/s"),
         TimeRemainingColumn(),

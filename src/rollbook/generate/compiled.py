@@ -36,7 +36,9 @@ def telling(say: Callable[[str], None]) -> Iterator[None]:
 
     class Told(event.Listener):  # type: ignore[name-defined, misc]
         def on_start(self, event: Any) -> None:
-            say(event.data["dispatcher"].py_func.__name__.strip("_"))
+            function = event.data["dispatcher"].py_func
+            if function.__module__.startswith("rollbook."):  # not what numba compiles for itself
+                say(function.__name__.strip("_").replace("_", " "))
 
         def on_end(self, event: Any) -> None:
             pass

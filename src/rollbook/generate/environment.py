@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -43,7 +43,8 @@ ENVIRONMENT_ID = "rollbook/NextBestView-v0"
 _FARTHEST_M = 1e5
 _LARGEST_FEATURE = 1e6
 """Bounds of spaces have to be finite; nothing comes near these."""
-_KEPT_ROWS = 4
+_KEPT = 4
+"""Rows and scenes that stay ready: setting one up takes longer than a step does."""
 _REMAINING = FEATURES.index("remaining")
 _OPTIONS = ("row", "target", "candidate_seed")
 
@@ -80,6 +81,8 @@ class _PreparedRow:
     actor: ActorState
     targets: Sequence[SelectedTarget]
     skip_reason: str | None
+    tasks: dict[int, RolloutTask] = field(default_factory=dict)
+    """By rank, those that were asked for and can be used."""
 
 
 class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
@@ -118,16 +121,17 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         # the oracle's points are for stores only
         store = dataclasses.replace(config.store, target_eval_crops_enabled=False)
         self.config = dataclasses.replace(config, store=store)
-        self.horizon = _at_least_one("horizon", horizon, max(r.horizon for r in config.recipes))
-        self.max_rows_tried = _at_least_one("max_rows_tried", max_rows_tried, 64)
+        longest = max(recipe.horizon for recipe in config.recipes)
+        self.horizon = _at_least_one("horizon", longest if horizon is None else horizon)
+        self.max_rows_tried = _at_least_one("max_rows_tried", max_rows_tried)
         self.invalid_reward, self.invalid_ends = float(invalid_reward), invalid_ends
         if not np.isfinite(self.invalid_reward):
             message = f"environment.invalid_reward is {invalid_reward}, expected a finite number"
             raise ConfigurationError(message=message)
-        source, self._indices = self.config.setup_target().rows()
+        self._source, self._indices = self.config.setup_target().rows()
         self.rows = _checked_rows(rows, len(self._indices))
-        self._roller = RowRoller(self.config, source)
-        self._prepared = lru_cache(_KEPT_ROWS)(self._prepare)
+        self._roller_in = lru_cache(_KEPT)(self._new_roller)
+        self._prepared = lru_cache(_KEPT)(self._prepare)
         self._episode: _Episode | None = None
         self.num_candidates = config.candidate_mixture.total_count
         self.action_space = spaces.Discrete(self.num_candidates)
@@ -161,7 +165,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         """Takes a candidate. What is seen from there becomes part of what is known, and a new shell is offered."""
         episode = self._running()
         shell = self._shell()
-        if not self.action_space.contains(np.int64(action)):
+        if not self.action_space.contains(action):
             expected = f"0 to {self.num_candidates - 1}"
             raise InvalidValue(record="step", field="action", value=str(action), expected=expected)
         index = int(action)
@@ -193,11 +197,15 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         order = self.np_random.permutation(len(self.rows))
         return [self.rows[at] for at in order[: self.max_rows_tried].tolist()]
 
+    def _new_roller(self, scene_id: str) -> RowRoller:
+        """One for every scene, as a roller keeps the scene it worked on last."""
+        return RowRoller(self.config, self._source)
+
     def _prepare(self, row: int) -> _PreparedRow:
-        opened = self._roller.source.row(self._indices[row])
+        opened = self._source.row(self._indices[row])
         assert opened.oracle is not None  # the writer opens sources whole
         actor = ActorState.from_view(opened.actor)
-        selection, _ = self._roller._select(opened, opened.oracle, actor)
+        selection, _ = self._roller_in(opened.scene_id).select(opened, opened.oracle, actor)
         return _PreparedRow(opened, actor, selection.targets, selection.skip_reason)
 
     def _begun(
@@ -248,9 +256,12 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
                 reason=target.gt_match_status,
                 detail="its labels could not be learned from",
             )
-        oracle = prepared.row.oracle
-        assert oracle is not None
-        return self._roller._task(prepared.row, oracle, prepared.actor, target)
+        if target.rank not in prepared.tasks:
+            row, oracle = prepared.row, prepared.row.oracle
+            assert oracle is not None
+            roller = self._roller_in(row.scene_id)
+            prepared.tasks[target.rank] = roller.task(row, oracle, prepared.actor, target)
+        return prepared.tasks[target.rank]
 
     def _move(self, episode: _Episode, shell: EvaluatedNode, index: int) -> float:
         """Takes a valid candidate; the reward for it."""
@@ -356,11 +367,11 @@ def _count(skipped: dict[str, int], reason: str) -> None:
     skipped[reason] = skipped.get(reason, 0) + 1
 
 
-def _at_least_one(name: str, value: int | None, default: int) -> int:
-    if value is not None and value < 1:
+def _at_least_one(name: str, value: int) -> int:
+    if value < 1:
         message = f"environment.{name} is {value}, expected at least 1"
         raise ConfigurationError(message=message)
-    return default if value is None else value
+    return value
 
 
 def _checked_rows(rows: Iterable[int] | None, count: int) -> tuple[int, ...]:

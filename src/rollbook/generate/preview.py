@@ -54,14 +54,14 @@ def rolled_out(
     roller, opened = RowRoller(config, source), source.row(rows[row])
     assert opened.oracle is not None  # the writer opens sources whole
     actor = ActorState.from_view(opened.actor)
-    selection, _ = roller._select(opened, opened.oracle, actor)
+    selection, _ = roller.select(opened, opened.oracle, actor)
     if not 0 <= target < len(selection.targets):
         have = [f"{each.rank} {each.target_class_name}" for each in selection.targets]
         message = f"target is {target}, {opened.sample_key} has: {', '.join(have) or 'no target'}"
         reason = f" ({selection.skip_reason})" if selection.skip_reason else ""
         raise ConfigurationError(message=message + reason)
     wanted = selection.targets[target]
-    engine = RolloutEngine(roller._task(opened, opened.oracle, actor, wanted))
+    engine = RolloutEngine(roller.task(opened, opened.oracle, actor, wanted))
     result = engine.run(chosen)
     nodes, taken, end = _walked(engine.evaluator(chosen), _best(result))
     return ShownRollout(

@@ -53,6 +53,7 @@ class RolloutRecipeConfig(
     """Recipes of one seed are offered the same candidates, as long as they choose the same ones."""
 
     def __post_init__(self) -> None:
+        self._check_policy()
         if not self.name or not self.name.replace("_", "").replace("-", "").isalnum():
             raise _wrong(self, "name", repr(self.name), "letters, digits, - and _")
         for field in ("horizon", "beam_width"):
@@ -62,6 +63,15 @@ class RolloutRecipeConfig(
         if not 0 < self.selection_temperature < float("inf"):
             raise _wrong(self, "selection_temperature", self.selection_temperature, "more than 0")
         _ = self.branches, self.guards  # they refuse what cannot be
+
+    def _check_policy(self) -> None:
+        """A policy may be given by its name, as a config file does."""
+        try:
+            policy = _Policy(self.selection_policy)
+        except ValueError as error:
+            known = ", ".join(_Policy)
+            raise _wrong(self, "selection_policy", repr(self.selection_policy), known) from error
+        msgspec.structs.force_setattr(self, "selection_policy", policy)
 
     @cached_property
     def branches(self) -> BranchSchedule:

@@ -80,7 +80,7 @@ class RowRoller:
             stats.skip(f"missing_snippet_or_mesh:{error.code}")
             return RowOutcome((), stats)
         actor = ActorState.from_view(row.actor)
-        selection, rng_state = self._select(row, oracle, actor)
+        selection, rng_state = self.select(row, oracle, actor)
         if selection.skip_reason is not None:
             stats.skip(selection.skip_reason)
         stats.targets_selected += len(selection.targets)
@@ -100,11 +100,11 @@ class RowRoller:
         """Every usable target of a row, ready to be rolled out. What cannot be used is left out without a word."""
         row, oracle = self._loaded(index)
         actor = ActorState.from_view(row.actor)
-        selection, _ = self._select(row, oracle, actor)
+        selection, _ = self.select(row, oracle, actor)
         for target in selection.targets:
             if target.label_valid:
                 with suppress(TargetInvalid):
-                    yield self._task(row, oracle, actor, target)
+                    yield self.task(row, oracle, actor, target)
 
     def _loaded(self, index: int) -> tuple[SourceRow, OracleView]:
         """The row with its mesh, which is read only now and may be what is missing."""
@@ -117,9 +117,10 @@ class RowRoller:
 
     # ------------------------------------------------------------------------------------- targets
 
-    def _select(
+    def select(
         self, row: SourceRow, oracle: OracleView, actor: ActorState
     ) -> tuple[TargetSelection, str]:
+        """The row's targets, and a digest of the generator's state they were drawn from."""
         rng = node_generator(
             campaign_seed=self.config.seed,
             sample_key=row.sample_key,
@@ -162,7 +163,7 @@ class RowRoller:
                 stats.skip(str(target.lineage_fields()["gt_match_status"]))
                 return
         try:
-            task = self._task(row, oracle, actor, target)
+            task = self.task(row, oracle, actor, target)
         except TargetInvalid as error:
             stats.target_invalid_skips += 1
             stats.skip(f"target_scorer:{error.reason}")
@@ -174,9 +175,10 @@ class RowRoller:
                 yield record
         stats.candidates_scored += engine.candidates_scored
 
-    def _task(
+    def task(
         self, row: SourceRow, oracle: OracleView, actor: ActorState, target: SelectedTarget
     ) -> RolloutTask:
+        """A target made ready; TargetInvalid where nothing can be measured on it."""
         config = self.config
         geometry = self._geometry_of(oracle)
         scorer = Oracle(
