@@ -191,7 +191,7 @@ class TransportError(RollbookError, ConnectionError):
 
 @dataclass(eq=False, kw_only=True)
 class APIError(RollbookError):
-    """`response_body` is what came back, decoded if it was JSON; `request_id` finds the request in the server's logs."""
+    """`response_body` is what came back, decoded if it was JSON; `request_id` finds the request in the logs."""
 
     code: ClassVar[str] = "api"
     template: ClassVar[str] = "{message} (HTTP {status_code})"
