@@ -39,9 +39,9 @@ check: $(READY) ## lint, formatting, types, who may import whom
 bench: $(READY) ## run the benchmarks
 	.venv/bin/python -m benchmarks
 
-serve: ## start the server (not in this release)
-	@echo "rollbook: this release has no server yet, so there is nothing to serve" >&2; exit 2
+serve: $(READY) ## start the server, with its data in .demo/server
+	.venv/bin/rollbook serve --data .demo/server
 
 clean: ## remove everything the targets above made
-	rm -rf .venv .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .schemathesis
 	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

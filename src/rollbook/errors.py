@@ -22,6 +22,8 @@
     │   ├── ValidationError           400: the request itself is wrong
     │   ├── RateLimitError            429: too many requests (a retry can help, after `retry_after` seconds)
     │   └── ServerError               5xx: the server failed (a retry can help)
+    ├── DatabaseUnavailable           down, restarting or locked (a retry can help)
+    ├── DatabaseFull                  no room left on the database's disk
     ├── GenerationFailed              an unexpected error, and the source row it happened at
     ├── NoRollouts                    generation came to an end without one rollout, and why
     └── Refusal                       a record the contracts do not accept
@@ -34,6 +36,7 @@
         ├── DigestMismatch, InvalidProof, RolloutsNotInBatch
         ├── UnknownArtifact, UnknownBatch, UnknownRevision, LineageCycle
         ├── NotQuarantined, PayloadDropped, MissingColumn
+        ├── IdempotencyConflict, EpisodeArchived, QuotaExceeded, AlreadyTaken, LastOwner
         ├── InvalidMesh, InvalidTrajectory, InvalidBoxes, InvalidPoints, TargetInvalid
         └── SequenceOverBudget
 
@@ -232,6 +235,27 @@ class RateLimitError(APIError):
 class ServerError(APIError):
     code: ClassVar[str] = "server"
     retryable: ClassVar[bool] = True
+
+
+# ---------------------------------------------------------------------------------------- database
+
+
+@dataclass(eq=False, kw_only=True)
+class DatabaseUnavailable(RollbookError):
+    """Down, restarting, locked, too slow or closing. What was asked may be asked again."""
+
+    code: ClassVar[str] = "database_unavailable"
+    retryable: ClassVar[bool] = True
+    template: ClassVar[str] = "the database is not available: {detail}; try again shortly"
+    detail: str
+
+
+@dataclass(eq=False, kw_only=True)
+class DatabaseFull(RollbookError):
+    code: ClassVar[str] = "database_full"
+    template: ClassVar[str] = (
+        "the database has no room left on its disk; nothing was changed, make room and try again"
+    )
 
 
 # ------------------------------------------------------------------------------------- generation
@@ -643,3 +667,49 @@ class TargetInvalid(Refusal):
     target_id: str
     reason: str
     detail: str
+
+
+@dataclass(eq=False, kw_only=True)
+class IdempotencyConflict(Refusal):
+    code: ClassVar[str] = "idempotency_conflict"
+    template: ClassVar[str] = "idempotency key {key!r}: {detail}"
+    key: str
+    detail: str
+
+
+@dataclass(eq=False, kw_only=True)
+class EpisodeArchived(Refusal):
+    code: ClassVar[str] = "episode_archived"
+    template: ClassVar[str] = (
+        "episode {episode_id!r} is archived and cannot be changed; restore it first"
+    )
+    episode_id: str
+
+
+@dataclass(eq=False, kw_only=True)
+class QuotaExceeded(Refusal):
+    code: ClassVar[str] = "quota_exceeded"
+    template: ClassVar[str] = (
+        "this organisation may keep {limit} {what} and would have {wanted}; "
+        "delete some episodes, or ask whoever runs the server for more"
+    )
+    what: str
+    limit: int
+    wanted: int
+
+
+@dataclass(eq=False, kw_only=True)
+class AlreadyTaken(Refusal):
+    code: ClassVar[str] = "already_taken"
+    template: ClassVar[str] = "{what} {value!r} is taken; choose another"
+    what: str
+    value: str
+
+
+@dataclass(eq=False, kw_only=True)
+class LastOwner(Refusal):
+    code: ClassVar[str] = "last_owner"
+    template: ClassVar[str] = (
+        "{user_id!r} is the only owner of this organisation; make someone else an owner first"
+    )
+    user_id: str

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rollbook import __version__
-from rollbook.cli import contracts, generate, source, store
+from rollbook.cli import contracts, episodes, generate, keys, login, serve, source, store
 from rollbook.cli.output import USAGE, VIOLATIONS, print_error
 from rollbook.errors import ConfigurationError, RollbookError
 
@@ -22,6 +22,13 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(contracts.app, name="contracts")
+app.command()(serve.serve)
+app.add_typer(serve.app, name="server")
+app.command()(login.login)
+app.command()(login.logout)
+app.command()(login.whoami)
+app.add_typer(episodes.app, name="episodes")
+app.add_typer(keys.app, name="keys")
 app.add_typer(source.app, name="source")
 app.add_typer(generate.app, name="generate")
 app.add_typer(store.app, name="store")

@@ -1,0 +1,18 @@
+"""Libraries that only adapters need: loaded when first used, and missed with the line that installs them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from rollbook.errors import ConfigurationError
+
+
+def library(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as missing:
+        package = name.partition(".")[0]
+        raise ConfigurationError(
+            message=f"{package} is not installed; install it with: pip install 'rollbook[adapters]'"
+        ) from missing

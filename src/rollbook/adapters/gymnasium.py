@@ -1,0 +1,315 @@
+"""Gymnasium: run a policy in an environment and keep all of it.
+
+    from rollbook.adapters import gymnasium
+    gymnasium.record(env, policy, seed=7, policy_version="v4")
+
+`policy` is called with the observation, or with the observation and the info when it takes two arguments.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+
+import numpy as np
+
+from rollbook.adapters.encoded import (
+    AnyPath,
+    BatchResult,
+    Destination,
+    EncodedEpisode,
+    EpisodeAbout,
+    OnProgress,
+    RecordedRun,
+    artifact_folder,
+    files_in,
+    prepared_folder,
+    run_many,
+)
+from rollbook.adapters.extras import library
+from rollbook.adapters.gymnasium_rollout import RolloutLog
+from rollbook.adapters.gymnasium_spaces import SpaceColumn, space_columns
+from rollbook.adapters.video import VideoWriter, checked_rate
+from rollbook.contracts.episode import FILE_NAMES, LONGEST_NAME
+from rollbook.contracts.npz import write_npz
+from rollbook.contracts.typed_metadata import plain_metadata
+from rollbook.errors import ConfigurationError, RollbookError
+
+if TYPE_CHECKING:
+    from gymnasium import Env
+
+    from rollbook.client import Client
+
+Policy: TypeAlias = Callable[..., Any]
+AnyEnv: TypeAlias = "Env[Any, Any]"
+
+_ASSUMED_FPS = 30.0
+_LONGEST_SPEC = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSummary:
+    """What a recording of an environment would hold."""
+
+    env_id: str
+    observation: tuple[SpaceColumn, ...]
+    action: tuple[SpaceColumn, ...]
+    render_mode: str | None
+    fps: float | None
+    """As the environment declares it (`render_fps`); None when it does not."""
+
+    @property
+    def has_video(self) -> bool:
+        return self.render_mode == "rgb_array"
+
+
+def scan_env(env: AnyEnv) -> EnvSummary:
+    """Looks, and neither resets nor steps. Refuses what cannot be recorded."""
+    if not isinstance(env, library("gymnasium").Env):
+        hint = "; record its environments one by one" if hasattr(env, "num_envs") else ""
+        message = f"{type(env).__name__} is not a gymnasium.Env{hint}"
+        raise ConfigurationError(message=message)
+    spec = env.spec
+    declared = (env.metadata or {}).get("render_fps")
+    return EnvSummary(
+        env_id=type(env.unwrapped).__name__ if spec is None else spec.id,
+        observation=space_columns("observation", env.observation_space),
+        action=space_columns("action", env.action_space),
+        render_mode=env.render_mode,
+        fps=None if declared is None else checked_rate(declared),
+    )
+
+
+def record(
+    env: AnyEnv,
+    policy: Policy,
+    *,
+    seed: int | None = None,
+    max_steps: int = 10_000,
+    fps: float | None = None,
+    record_video: bool | None = None,
+    client: Client | None = None,
+    output_dir: AnyPath | None = None,
+    **about: Unpack[EpisodeAbout],
+) -> RecordedRun:
+    """Runs one episode and uploads it, with `client` or the default one of rollbook.init.
+
+    `fps` is what the environment declares, unless given. `record_video` is on when the environment was made with
+    render_mode="rgb_array". With `output_dir` the files stay there, and without a server they are all there is. An
+    error in policy or environment is raised after what ran before it was uploaded as a failed episode.
+    """
+    plan = _Plan.make(env, policy, seed, max_steps, fps, record_video)
+    destination = Destination.find(client, about, output_dir)
+    with artifact_folder(output_dir) as folder:
+        return destination.deliver(plan.run(folder), kept=output_dir is not None)
+
+
+def record_many(
+    env: AnyEnv | Callable[[], AnyEnv],
+    policy: Policy,
+    *,
+    seeds: Sequence[int],
+    max_steps: int = 10_000,
+    fps: float | None = None,
+    record_video: bool | None = None,
+    client: Client | None = None,
+    output_dir: AnyPath | None = None,
+    on_progress: OnProgress | None = None,
+    stop_on_error: bool = False,
+    **about: Unpack[EpisodeAbout],
+) -> list[BatchResult]:
+    """One episode for each seed. `env` may be a function that makes an environment; each is closed after its episode.
+
+    `{seed}` in the name is replaced. With `output_dir`, each episode gets a folder of its own in it.
+    """
+    destination = Destination.find(client, about, output_dir)
+
+    def one(seed: int) -> RecordedRun:
+        own = None if output_dir is None else Path(output_dir) / f"seed_{seed}"
+        made = env() if callable(env) else None
+        with nullcontext() if made is None else closing(made):
+            used: Any = env if made is None else made
+            plan = _Plan.make(used, policy, seed, max_steps, fps, record_video)
+            with artifact_folder(own) as folder:
+                return destination.named(seed=seed).deliver(plan.run(folder), kept=own is not None)
+
+    return run_many(seeds, one, on_progress=on_progress, stop_on_error=stop_on_error)
+
+
+def encode_rollout(
+    env: AnyEnv,
+    policy: Policy,
+    output_dir: AnyPath,
+    *,
+    seed: int | None = None,
+    max_steps: int = 10_000,
+    fps: float | None = None,
+    record_video: bool | None = None,
+) -> EncodedEpisode:
+    """As `record`, without any upload. An error in policy or environment is raised once the files are written."""
+    plan = _Plan.make(env, policy, seed, max_steps, fps, record_video)
+    encoded = plan.run(prepared_folder(output_dir))
+    if encoded.failure is not None:
+        encoded.failure.add_note(f"what ran before is in {output_dir}")
+        raise encoded.failure
+    return encoded
+
+
+# ---------------------------------------------------------------------------------------- one run
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A run that has been checked as far as it can be before it begins."""
+
+    env: AnyEnv
+    act: Callable[[Any, dict[str, Any]], Any]
+    summary: EnvSummary
+    seed: int | None
+    max_steps: int
+    fps: float
+    fps_assumed: bool
+    with_video: bool
+
+    @classmethod
+    def make(
+        cls,
+        env: AnyEnv,
+        policy: Policy,
+        seed: int | None,
+        max_steps: int,
+        fps: float | None,
+        record_video: bool | None,
+    ) -> _Plan:
+        summary = scan_env(env)
+        if max_steps < 1:
+            raise ConfigurationError(message=f"max_steps={max_steps}; it has to be at least 1")
+        if record_video and not summary.has_video:
+            message = f"the environment renders {summary.render_mode}; make it with render_mode='rgb_array' for a video"
+            raise ConfigurationError(message=message)
+        given = summary.fps if fps is None else checked_rate(fps)
+        return cls(
+            env=env,
+            act=_with_info(policy),
+            summary=summary,
+            seed=None if seed is None else _checked_seed(seed),
+            max_steps=max_steps,
+            fps=_ASSUMED_FPS if given is None else given,
+            fps_assumed=given is None,
+            with_video=summary.has_video if record_video is None else record_video,
+        )
+
+    def run(self, folder: Path) -> EncodedEpisode:
+        path = folder / FILE_NAMES["video"]
+        failure: Exception | None = None
+        with VideoWriter(path, self.fps) if self.with_video else nullcontext() as video:
+            log = RolloutLog(self.fps, self.summary.observation, self.summary.action, video)
+            with closing(log):
+                try:
+                    self._play(log)
+                except RollbookError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - of policy or environment; it is data
+                    failure = error
+                _write(folder / FILE_NAMES["sensors"], log.sensors())
+                _write(folder / FILE_NAMES["actions"], log.actions())
+        return self._encoded(folder, log, failure)
+
+    def _play(self, log: RolloutLog) -> None:
+        observation, info = self.env.reset(seed=self.seed)
+        log.add_observation(self.env, observation, info)
+        while not log.ended and log.steps < self.max_steps:
+            action = self.act(observation, info)
+            log.add_action(action)
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            log.add_step(reward, terminated, truncated)
+            log.add_observation(self.env, observation, info)
+
+    def _encoded(self, folder: Path, log: RolloutLog, failure: Exception | None) -> EncodedEpisode:
+        name = self.summary.env_id if self.seed is None else f"{self.summary.env_id} #{self.seed}"
+        return EncodedEpisode(
+            files=files_in(folder),
+            name=name[:LONGEST_NAME],
+            source="sim",
+            fps=self.fps,
+            duration_s=log.duration_s,
+            metadata=self._metadata(log, failure),
+            env_version=None if self.env.spec is None else self.env.spec.id,
+            seed=self.seed,
+            failure=failure,
+        )
+
+    def _metadata(self, log: RolloutLog, failure: Exception | None) -> dict[str, Any]:
+        metadata: dict[str, Any] = {
+            "adapter": "gymnasium",
+            "gymnasium_env_id": self.summary.env_id,
+            "gymnasium_version": str(library("gymnasium").__version__),
+            "steps": log.steps,
+            "terminated": log.terminated,
+            "truncated": log.truncated,
+            "ended_by": _end(log, failure),
+            "render_mode": self.summary.render_mode,
+            "total_reward": log.reward_total,
+            "outcome": log.outcome(),
+        }
+        if self.fps_assumed:
+            metadata["fps_assumed"] = True
+        if failure is not None:
+            reason = f"{type(failure).__name__}: {failure}".removesuffix(": ")
+            metadata["failure_reason"] = reason
+        spec = _spec(self.env)
+        return metadata if spec is None else {**metadata, "gymnasium_spec": spec}
+
+
+def _checked_seed(seed: object) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        message = f"seed={seed!r}; it has to be a whole number of 0 or more"
+        raise ConfigurationError(message=message)
+    return int(seed)
+
+
+def _with_info(policy: Policy) -> Callable[[Any, dict[str, Any]], Any]:
+    """An optional second argument is the policy's own affair: only one that has to be given gets the info."""
+    if not callable(policy):
+        raise ConfigurationError(message=f"the policy is {type(policy).__name__}, not a function")
+    try:
+        parameters = inspect.signature(policy).parameters.values()
+    except (TypeError, ValueError):  # some compiled functions do not say what they take
+        return lambda observation, info: policy(observation)
+    needed = [
+        p
+        for p in parameters
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]
+    if len(needed) == 2:
+        return policy
+    return lambda observation, info: policy(observation)
+
+
+def _end(log: RolloutLog, failure: Exception | None) -> str:
+    if failure is not None:
+        return "error"
+    if log.terminated:
+        return "terminated"
+    return "truncated" if log.truncated else "max_steps"
+
+
+def _spec(env: AnyEnv) -> Any:
+    """What the environment can be made again from, where it can be said in JSON."""
+    if env.spec is None:
+        return None
+    try:
+        text = env.spec.to_json()
+        return plain_metadata(json.loads(text)) if len(text) <= _LONGEST_SPEC else None
+    except Exception:  # noqa: BLE001 - arguments of an environment may be anything at all
+        return None
+
+
+def _write(path: Path, arrays: dict[str, Any]) -> None:
+    if arrays:
+        write_npz(path, arrays)

@@ -1,0 +1,130 @@
+"""RolloutLog: one run of an environment, written down as it happens.
+
+There is one observation, and one frame, more than there are actions: the last is what the last action led to. A reward
+has the time at which it became known, the end of its step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.adapters.gymnasium_spaces import SpaceColumn
+from rollbook.adapters.spooled_rows import SpooledRows, TextRows
+from rollbook.adapters.video import VideoWriter, picture
+from rollbook.contracts.streams import CLOCK_FIELD, ONLY_FIELD
+from rollbook.contracts.typed_metadata import EpisodeOutcome
+from rollbook.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from gymnasium import Env
+
+_SUCCESS_KEYS = ("is_success", "success")
+REWARD = "reward"
+
+
+@dataclass
+class RolloutLog:
+    fps: float
+    observation: tuple[SpaceColumn, ...]
+    action: tuple[SpaceColumn, ...]
+    video: VideoWriter | None
+    rewards: list[float] = field(default_factory=list)
+    terminated: bool = False
+    truncated: bool = False
+    _rows: dict[str, SpooledRows | TextRows] = field(default_factory=dict)
+    _success: bool | None = None
+    _first_success_step: int | None = None
+
+    def __post_init__(self) -> None:
+        self._rows = {column.name: column.rows() for column in (*self.observation, *self.action)}
+
+    def add_observation(self, env: Env[Any, Any], observation: Any, info: dict[str, Any]) -> None:
+        for column in self.observation:
+            column.add_to(self._rows[column.name], observation)
+        self._note_success(info)
+        if self.video is not None:
+            self.video.add(picture(env.render(), "what render() returned"))
+
+    def add_action(self, action: Any) -> None:
+        for column in self.action:
+            column.add_to(self._rows[column.name], action)
+
+    def add_step(self, reward: Any, terminated: Any, truncated: Any) -> None:
+        number = np.asarray(reward)
+        if number.size != 1 or number.dtype.kind not in "biuf":
+            message = f"the reward is {reward!r}; a recording needs one number for each step"
+            raise ConfigurationError(message=message)
+        self.rewards.append(float(number.item()))
+        self.terminated, self.truncated = bool(terminated), bool(truncated)
+
+    @property
+    def steps(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def ended(self) -> bool:
+        return self.terminated or self.truncated
+
+    @property
+    def duration_s(self) -> float:
+        return self.steps / self.fps
+
+    def sensors(self) -> dict[str, NDArray[Any]]:
+        arrays = self._streams(self.observation)
+        if self.rewards:
+            arrays[f"{REWARD}/{ONLY_FIELD}"] = np.array(self.rewards, np.float64)
+            arrays[f"{REWARD}/{CLOCK_FIELD}"] = self._clock(1, self.steps)
+        return arrays
+
+    def actions(self) -> dict[str, NDArray[Any]]:
+        return self._streams(self.action)
+
+    def _streams(self, columns: tuple[SpaceColumn, ...]) -> dict[str, NDArray[Any]]:
+        arrays: dict[str, NDArray[Any]] = {}
+        for column in columns:
+            rows = self._rows[column.name]
+            if len(rows):
+                arrays[f"{column.name}/{ONLY_FIELD}"] = rows.array()
+                arrays[f"{column.name}/{CLOCK_FIELD}"] = self._clock(0, len(rows))
+        return arrays
+
+    def _clock(self, first: int, count: int) -> NDArray[np.int64]:
+        """Each time from its own index, so that no rounding adds up."""
+        ticks = np.arange(first, first + count, dtype=np.float64)
+        return np.rint(ticks * 1e9 / self.fps).astype(np.int64)
+
+    @property
+    def reward_total(self) -> float | None:
+        """None when it is no number, because a step's reward was none."""
+        try:
+            total = math.fsum(self.rewards)
+        except (OverflowError, ValueError):
+            return None
+        return total if self.rewards and math.isfinite(total) else None
+
+    def outcome(self) -> EpisodeOutcome:
+        """What the environment said. Whether it was a success is None where the environment does not say."""
+        reached = self._first_success_step if self._success else None
+        return EpisodeOutcome(
+            success=self._success,
+            reward_total=self.reward_total,
+            time_to_goal_s=None if reached is None else reached / self.fps,
+        )
+
+    def _note_success(self, info: dict[str, Any]) -> None:
+        said = next((info[key] for key in _SUCCESS_KEYS if key in info), None)
+        value = np.asarray(said)
+        if value.size != 1 or value.dtype.kind not in "biuf":
+            return
+        self._success = bool(value.item())
+        if self._success and self._first_success_step is None:
+            self._first_success_step = self.steps
+
+    def close(self) -> None:
+        for rows in self._rows.values():
+            rows.close()

@@ -1,0 +1,220 @@
+"""LeRobot: import a dataset of version 2 or 3 from a local folder. Needs neither torch nor LeRobot itself.
+
+    from rollbook.adapters import lerobot
+    lerobot.upload_dataset("~/datasets/pusht", policy_version="teleop")
+
+A column becomes an array of its own type under its own name. What cannot be one is left out and named, with the
+reason, in `skipped_columns`. Several cameras are shown side by side in one video, and `video_cameras` says where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+
+from rollbook.adapters.encoded import (
+    AnyPath,
+    BatchResult,
+    Destination,
+    EncodedEpisode,
+    EpisodeAbout,
+    OnProgress,
+    RecordedRun,
+    artifact_folder,
+    files_in,
+    prepared_folder,
+    run_many,
+)
+from rollbook.adapters.lerobot_columns import ColumnSlot, EpisodeColumns, column_slot, read_columns
+from rollbook.adapters.lerobot_episodes import EpisodeEntry, read_episodes, read_tasks
+from rollbook.adapters.lerobot_frames import CameraFrames, chosen_cameras
+from rollbook.adapters.lerobot_info import LeRobotInfo, read_info
+from rollbook.adapters.video import Tile
+from rollbook.contracts.episode import FILE_NAMES, LONGEST_NAME, LONGEST_ROBOT
+from rollbook.contracts.npz import write_npz
+from rollbook.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rollbook.client import Client
+
+
+@dataclass(frozen=True, slots=True)
+class LeRobotDataset:
+    """What is in a dataset; no rows and no frames have been read. Takes the place of the path in every other verb."""
+
+    info: LeRobotInfo
+    episodes: Mapping[int, EpisodeEntry]
+    tasks: Mapping[int, str]
+
+    @property
+    def name(self) -> str:
+        """Of the folder; in a cache of the Hugging Face Hub, where folders are called by commits, of the repository."""
+        folder = self.info.root.resolve()
+        if folder.parent.name != "snapshots":
+            return folder.name
+        return folder.parent.parent.name.removeprefix("datasets--").replace("--", "/")
+
+    @property
+    def columns(self) -> dict[str, ColumnSlot]:
+        """Every feature and where its values go."""
+        return {name: column_slot(self.info, name) for name in self.info.features}
+
+    @property
+    def total_frames(self) -> int:
+        return sum(entry.length for entry in self.episodes.values())
+
+    def episode(self, index: int) -> EpisodeEntry:
+        if index not in self.episodes:
+            held = f"{min(self.episodes)} to {max(self.episodes)}" if self.episodes else "none"
+            message = f"{self.info.root} has no episode {index}; it has {held}"
+            raise ConfigurationError(message=message)
+        return self.episodes[index]
+
+
+AnyDataset: TypeAlias = "AnyPath | LeRobotDataset"
+
+
+def scan_dataset(dataset: AnyDataset) -> LeRobotDataset:
+    """Reads what the dataset says about itself."""
+    if isinstance(dataset, LeRobotDataset):
+        return dataset
+    info = read_info(Path(dataset).expanduser())
+    return LeRobotDataset(info, read_episodes(info), read_tasks(info))
+
+
+def encode_episode(
+    dataset: AnyDataset,
+    episode_index: int,
+    output_dir: AnyPath,
+    *,
+    cameras: Sequence[str] | None = None,
+) -> EncodedEpisode:
+    """Writes sensors.npz, actions.npz and video.mp4, those of them the episode has something for.
+
+    `cameras`: all, unless some are named; an empty list leaves the video out.
+    """
+    scanned = scan_dataset(dataset)
+    entry = scanned.episode(episode_index)
+    chosen = chosen_cameras(scanned.info, cameras)
+    return _encoded(scanned, entry, chosen, prepared_folder(output_dir))
+
+
+def upload_episode(
+    dataset: AnyDataset,
+    episode_index: int,
+    *,
+    cameras: Sequence[str] | None = None,
+    client: Client | None = None,
+    output_dir: AnyPath | None = None,
+    **about: Unpack[EpisodeAbout],
+) -> RecordedRun:
+    """Encodes one episode and uploads it, with `client` or the default one of rollbook.init."""
+    scanned = scan_dataset(dataset)
+    destination = Destination.find(client, about, output_dir)
+    return _upload(scanned, episode_index, cameras, destination, output_dir)
+
+
+def upload_dataset(
+    dataset: AnyDataset,
+    episodes: Iterable[int] | None = None,
+    *,
+    cameras: Sequence[str] | None = None,
+    client: Client | None = None,
+    output_dir: AnyPath | None = None,
+    on_progress: OnProgress | None = None,
+    stop_on_error: bool = False,
+    **about: Unpack[EpisodeAbout],
+) -> list[BatchResult]:
+    """Uploads all episodes, or those named. One that cannot be read is reported and does not stop the others.
+
+    `{dataset}` and `{episode_index}` in the name are replaced. With `output_dir`, each episode gets a folder in it.
+    """
+    scanned = scan_dataset(dataset)
+    chosen_cameras(scanned.info, cameras)
+    indices = list(scanned.episodes if episodes is None else episodes)
+    for index in indices:
+        scanned.episode(index)
+    destination = Destination.find(client, about, output_dir)
+
+    def one(index: int) -> RecordedRun:
+        own = None if output_dir is None else Path(output_dir) / f"episode_{index:06d}"
+        return _upload(scanned, index, cameras, destination, own)
+
+    return run_many(indices, one, on_progress=on_progress, stop_on_error=stop_on_error)
+
+
+# ------------------------------------------------------------------------------------- one episode
+
+
+def _upload(
+    dataset: LeRobotDataset,
+    index: int,
+    cameras: Sequence[str] | None,
+    destination: Destination,
+    output_dir: AnyPath | None,
+) -> RecordedRun:
+    entry = dataset.episode(index)
+    chosen = chosen_cameras(dataset.info, cameras)
+    named = destination.named(dataset=dataset.name, episode_index=index)
+    with artifact_folder(output_dir) as folder:
+        encoded = _encoded(dataset, entry, chosen, folder)
+        return named.deliver(encoded, kept=output_dir is not None)
+
+
+def _encoded(
+    dataset: LeRobotDataset, entry: EpisodeEntry, cameras: tuple[str, ...], folder: Path
+) -> EncodedEpisode:
+    columns = read_columns(dataset.info, entry)
+    layout: list[Tile] = []
+    if cameras:
+        layout = CameraFrames(dataset.info, entry, cameras).encode(folder / FILE_NAMES["video"])
+    for slot in ("sensors", "actions"):
+        if streams := columns.streams(slot):
+            write_npz(folder / FILE_NAMES[slot], streams)
+    suffix = f" #{entry.index}"
+    robot = dataset.info.robot
+    return EncodedEpisode(
+        files=files_in(folder),
+        name=dataset.name[: LONGEST_NAME - len(suffix)] + suffix,
+        source="replay",
+        fps=dataset.info.fps,
+        duration_s=entry.length / dataset.info.fps,
+        metadata=_metadata(dataset, entry, columns, layout),
+        robot=None if robot is None else robot[:LONGEST_ROBOT],
+    )
+
+
+def _metadata(
+    dataset: LeRobotDataset, entry: EpisodeEntry, columns: EpisodeColumns, layout: list[Tile]
+) -> dict[str, Any]:
+    tasks = entry.tasks or tuple(
+        dataset.tasks[each] for each in columns.task_indices if each in dataset.tasks
+    )
+    metadata: dict[str, Any] = {
+        "adapter": "lerobot",
+        "lerobot_repo_id": dataset.name,
+        "lerobot_codebase_version": dataset.info.version,
+        "lerobot_episode_index": entry.index,
+        "lerobot_episode_length": entry.length,
+        "lerobot_tasks": list(tasks),
+        "lerobot_episode_outcome": columns.last_values(),
+        "outcome": columns.outcome(),
+        "channels": _channels(dataset.info, columns),
+        "skipped_columns": [{"column": c, "reason": r} for c, r in columns.skipped.items()],
+        "video_cameras": [tile.as_dict() for tile in layout],
+    }
+    if columns.timestamps_from_fps:
+        metadata["timestamps_assumed"] = True
+    return metadata
+
+
+def _channels(info: LeRobotInfo, columns: EpisodeColumns) -> dict[str, list[str]]:
+    """What the numbers in a column are called, for whoever draws them."""
+    return {
+        name: list(info.features[name].channels)
+        for slot in columns.slots.values()
+        for name in slot
+        if name in info.features and info.features[name].channels
+    }

@@ -1,0 +1,247 @@
+"""EpisodeColumns: all of one LeRobot episode but its pictures, as arrays; and what cannot be one, with the reason."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.adapters.extras import library
+from rollbook.adapters.lerobot_episodes import EpisodeEntry, parquet_errors
+from rollbook.adapters.lerobot_info import LeRobotInfo
+from rollbook.contracts.streams import CLOCK_FIELD, ONLY_FIELD
+from rollbook.contracts.typed_metadata import EpisodeOutcome
+from rollbook.errors import StorageError, TruncatedFile
+
+Array: TypeAlias = "NDArray[Any]"
+ColumnSlot: TypeAlias = Literal["sensors", "actions", "video", "internal"]
+
+_INTERNAL = frozenset({"timestamp", "frame_index", "episode_index", "index", "task_index"})
+_OUTCOME_PREFIX = "next."
+
+
+def column_slot(info: LeRobotInfo, name: str) -> ColumnSlot:
+    if name in _INTERNAL:
+        return "internal"
+    feature = info.features.get(name)
+    if feature is not None and feature.is_camera:
+        return "video"
+    return "actions" if name == "action" or name.startswith("action.") else "sensors"
+
+
+class Unreadable(Exception):
+    """Why a column is left out."""
+
+
+@dataclass
+class EpisodeColumns:
+    t_ns: NDArray[np.int64]
+    timestamps_from_fps: bool
+    """True when the dataset has no times, and rows were taken to be one frame apart."""
+    slots: dict[str, dict[str, Array]] = field(
+        default_factory=lambda: {"sensors": {}, "actions": {}}
+    )
+    skipped: dict[str, str] = field(default_factory=dict)
+    task_indices: tuple[int, ...] = ()
+
+    def streams(self, slot: str) -> dict[str, Array]:
+        arrays: dict[str, Array] = {}
+        for name, values in self.slots[slot].items():
+            arrays[f"{name}/{ONLY_FIELD}"] = values
+            arrays[f"{name}/{CLOCK_FIELD}"] = self.t_ns
+        return arrays
+
+    def outcome(self) -> EpisodeOutcome:
+        """What `next.success` and `next.reward` say. What no column says stays unknown."""
+        success = self._flag("next.success")
+        reward = self.slots["sensors"].get("next.reward")
+        reached = None
+        if success is not None and success[-1]:
+            reached = max(0.0, float(self.t_ns[success.argmax()] - self.t_ns[0]) / 1e9)
+        return EpisodeOutcome(
+            success=None if success is None else bool(success[-1]),
+            reward_total=None if reward is None else _finite_sum(reward),
+            time_to_goal_s=reached,
+        )
+
+    def last_values(self) -> dict[str, Any]:
+        """The last row of every `next.*` column, and the sum of the rewards, where older readers look for them."""
+        values = {
+            name: _plain(array[-1])
+            for name, array in self.slots["sensors"].items()
+            if name.startswith(_OUTCOME_PREFIX) and array.ndim == 1
+        }
+        total = self.outcome().reward_total
+        return values if total is None else {**values, "next.reward_sum": total}
+
+    def _flag(self, name: str) -> NDArray[np.bool_] | None:
+        values = self.slots["sensors"].get(name)
+        if values is None or values.dtype.kind not in "biu" or values.size != len(self.t_ns):
+            return None
+        return values.reshape(-1).astype(bool)
+
+
+def _finite_sum(values: Array) -> float | None:
+    if values.dtype.kind not in "biuf":
+        return None
+    total = float(np.sum(values, dtype=np.float64))
+    return total if math.isfinite(total) else None
+
+
+def _plain(value: Any) -> Any:
+    plain = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
+
+
+# ---------------------------------------------------------------------------------------- reading
+
+
+def read_table(info: LeRobotInfo, entry: EpisodeEntry, columns: list[str] | None = None) -> Any:
+    """The rows of one episode, and no others; all columns but pictures, unless named."""
+    parquet = library("pyarrow.parquet")
+    with parquet_errors(entry.data):
+        there = parquet.read_schema(entry.data).names
+        wanted = columns or [name for name in there if column_slot(info, name) != "video"]
+        if missing := sorted(set(wanted) - set(there)):
+            raise StorageError(path=str(entry.data), detail=f"there is no column {missing[0]}")
+        table = parquet.read_table(
+            entry.data,
+            columns=wanted,
+            filters=_rows_of(entry, there),
+            partitioning=None,
+            memory_map=True,
+        )
+    _check_rows(entry, table)
+    return table
+
+
+def _rows_of(entry: EpisodeEntry, there: list[str]) -> Any:
+    if entry.first_row is None:
+        return None
+    if "index" in there:
+        end = entry.first_row + entry.length
+        return [("index", ">=", entry.first_row), ("index", "<", end)]
+    if "episode_index" in there:
+        return [("episode_index", "=", entry.index)]
+    detail = (
+        "rows have neither an index nor an episode_index, so none can be told to be of an episode"
+    )
+    raise StorageError(path=str(entry.data), detail=detail)
+
+
+def _check_rows(entry: EpisodeEntry, table: Any) -> None:
+    if not entry.length:
+        raise StorageError(path=str(entry.data), detail=f"episode {entry.index} has no rows")
+    if table.num_rows != entry.length:
+        detail = f"it has {table.num_rows} rows of episode {entry.index}, which has {entry.length}"
+        raise TruncatedFile(path=str(entry.data), detail=detail)
+    if "episode_index" in table.column_names:
+        others = set(table.column("episode_index").to_pylist()) - {entry.index}
+        if others:
+            detail = f"rows of episode {entry.index} say they are of {sorted(map(str, others))[0]}"
+            raise StorageError(path=str(entry.data), detail=detail)
+
+
+def read_columns(info: LeRobotInfo, entry: EpisodeEntry) -> EpisodeColumns:
+    table = read_table(info, entry)
+    t_ns = _clock(info, entry, table)
+    columns = EpisodeColumns(t_ns, "timestamp" not in table.column_names)
+    for name in table.column_names:
+        slot = column_slot(info, name)
+        if slot in columns.slots:
+            try:
+                columns.slots[slot][name] = as_array(table.column(name))
+            except Unreadable as reason:
+                columns.skipped[name] = str(reason)
+    if "task_index" in table.column_names:
+        tasks = dict.fromkeys(table.column("task_index").to_pylist())
+        columns.task_indices = tuple(task for task in tasks if isinstance(task, int))
+    return columns
+
+
+def _clock(info: LeRobotInfo, entry: EpisodeEntry, table: Any) -> NDArray[np.int64]:
+    if "timestamp" not in table.column_names:
+        return _nanoseconds(np.arange(entry.length) / info.fps)
+    try:
+        seconds = as_array(table.column("timestamp")).reshape(entry.length).astype(np.float64)
+    except (Unreadable, ValueError) as error:
+        detail = f"timestamp is not one number for each row ({error})"
+        raise StorageError(path=str(entry.data), detail=detail) from error
+    wrong = ~(np.abs(seconds) < 9e9)
+    wrong[1:] |= ~(np.diff(seconds) > 0)
+    if wrong.any():
+        row = int(wrong.argmax())
+        detail = f"timestamp of row {row} is {seconds[row]}, not later than the one before"
+        raise StorageError(path=str(entry.data), detail=detail)
+    return _nanoseconds(seconds)
+
+
+def _nanoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    rounded: NDArray[np.int64] = np.rint(seconds * 1e9).astype(np.int64)
+    return rounded
+
+
+# ------------------------------------------------------------------------------------------ values
+
+
+def as_array(column: Any) -> Array:
+    """A column as one array, in the type it has: rows of lists become dimensions. Unreadable says why it cannot be."""
+    arrow = library("pyarrow")
+    values = column.combine_chunks()
+    if isinstance(values, arrow.ChunkedArray):
+        values = arrow.concat_arrays(values.chunks)
+    shape = [len(values)]
+    while True:
+        values = _storage(arrow, values)
+        if not _is_list(arrow.types, values.type):
+            return _leaf(arrow.types, values).reshape(shape)
+        shape.append(_list_length(values))
+        values = values.flatten()
+
+
+def _storage(arrow: Any, values: Any) -> Any:
+    if isinstance(values, arrow.ExtensionArray):
+        values = values.storage
+    return values.dictionary_decode() if arrow.types.is_dictionary(values.type) else values
+
+
+def _is_list(types: Any, kind: Any) -> bool:
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _list_length(values: Any) -> int:
+    if values.null_count:
+        raise Unreadable(f"{values.null_count} rows are null")
+    lengths = (
+        library("pyarrow.compute")
+        .unique(library("pyarrow.compute").list_value_length(values))
+        .to_pylist()
+    )
+    if len(lengths) > 1:
+        raise Unreadable(f"lists of {min(lengths)} to {max(lengths)} values: rows differ in length")
+    return int(lengths[0]) if lengths else 0
+
+
+def _leaf(types: Any, values: Any) -> Array:
+    kind = values.type
+    if types.is_floating(kind):
+        return np.asarray(values.to_numpy(zero_copy_only=False))  # null is NaN
+    is_text = types.is_string(kind) or types.is_large_string(kind)
+    if not (types.is_integer(kind) or types.is_boolean(kind) or is_text):
+        raise Unreadable(f"values of type {kind} are neither numbers, truth values nor text")
+    if values.null_count:
+        raise Unreadable(
+            f"{values.null_count} values are null, which {kind} cannot say in an array"
+        )
+    if is_text:
+        return _texts(values.to_pylist())
+    return np.asarray(values.to_numpy(zero_copy_only=False))
+
+
+def _texts(texts: list[str]) -> Array:
+    if any(text.endswith("\0") for text in texts):
+        raise Unreadable("a text ends in NUL, which an array of text cannot keep")
+    return np.array(texts, np.str_)

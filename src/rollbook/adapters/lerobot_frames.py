@@ -1,0 +1,94 @@
+"""CameraFrames: the pictures of one episode of a LeRobot dataset, of one camera or of several side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollbook.adapters.lerobot_columns import read_table
+from rollbook.adapters.lerobot_episodes import EpisodeEntry
+from rollbook.adapters.lerobot_info import LeRobotInfo
+from rollbook.adapters.video import Picture, Tile, VideoWriter, tiled, tiles
+from rollbook.adapters.video_source import VideoSource, decoded_picture
+from rollbook.errors import ConfigurationError, StorageError, TruncatedFile
+
+
+@dataclass(frozen=True, slots=True)
+class CameraFrames:
+    info: LeRobotInfo
+    entry: EpisodeEntry
+    cameras: tuple[str, ...]
+
+    def encode(self, target: Path) -> list[Tile]:
+        """Writes the video, frame `i` for row `i`, and says where in it each camera is.
+
+        A single film that is already as it should be is taken over bit for bit; everything else is encoded anew.
+        """
+        if len(self.cameras) == 1 and self.cameras[0] in self.entry.videos:
+            source = self._source(self.cameras[0])
+            if source.start_s == 0 and source.is_the_whole_file():
+                source.copy(target)
+                with closing(source.frames()) as frames:
+                    return tiles(self.cameras, [next(frames)])
+        return self._encode_anew(target)
+
+    def _encode_anew(self, target: Path) -> list[Tile]:
+        layout: list[Tile] = []
+        with ExitStack() as stack:
+            video = stack.enter_context(VideoWriter(target, self.info.fps))
+            streams = [stack.enter_context(closing(self._frames(c))) for c in self.cameras]
+            for pictures in zip(*streams, strict=True):
+                layout = layout or tiles(self.cameras, pictures)
+                self._check_sizes(layout, pictures)
+                video.add(tiled(layout, pictures))
+        return layout
+
+    def _frames(self, camera: str) -> Generator[Picture, None, None]:
+        if camera in self.entry.videos:
+            return self._source(camera).frames()
+        return self._pictures(camera)
+
+    def _source(self, camera: str) -> VideoSource:
+        film = self.entry.videos[camera]
+        there = (film.to_s - film.from_s) * self.info.fps
+        if not math.isinf(there) and round(there) < self.entry.length:
+            detail = f"{round(there)} frames of it are said to be of episode {self.entry.index}"
+            raise TruncatedFile(
+                path=str(film.path), detail=f"{detail}, which has {self.entry.length}"
+            )
+        return VideoSource(film.path, self.info.fps, self.entry.length, film.from_s)
+
+    def _pictures(self, camera: str) -> Generator[Picture, None, None]:
+        """Pictures that lie in the table itself, row by row."""
+        path = self.entry.data
+        table = read_table(self.info, self.entry, [camera])
+        for row, value in enumerate(table.column(camera).to_pylist()):
+            data = value.get("bytes") if isinstance(value, dict) else None
+            if not isinstance(data, bytes):
+                detail = (
+                    f"{camera} of row {row} is no picture: only those inside the table are read"
+                )
+                raise StorageError(path=str(path), detail=detail)
+            yield decoded_picture(data, path, f"{camera} of row {row}")
+
+    def _check_sizes(self, layout: Sequence[Tile], pictures: Sequence[Picture]) -> None:
+        for tile, each in zip(layout, pictures, strict=True):
+            if each.shape[:2] != (tile.height, tile.width):
+                detail = f"{tile.camera} changes its size in episode {self.entry.index}"
+                raise StorageError(path=str(self.entry.data), detail=detail)
+
+
+def chosen_cameras(info: LeRobotInfo, cameras: Sequence[str] | None) -> tuple[str, ...]:
+    """All of them, unless some are named; none for an empty list."""
+    if cameras is None:
+        return info.cameras
+    if isinstance(cameras, str):
+        cameras = (cameras,)
+    for name in cameras:
+        if name not in info.cameras:
+            known = ", ".join(info.cameras) or "none"
+            raise ConfigurationError(message=f"there is no camera {name!r}; there: {known}")
+    return tuple(dict.fromkeys(cameras))

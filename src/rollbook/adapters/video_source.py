@@ -1,0 +1,148 @@
+"""VideoSource: an mp4 somebody else wrote, read frame by frame, by time, or taken over as it is."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollbook.adapters.extras import library
+from rollbook.adapters.video import MOST_PIXELS, Picture, picture, video_errors
+from rollbook.errors import StorageError, TruncatedFile
+
+if TYPE_CHECKING:
+    import av
+
+_PLAYABLE = {"h264": ("yuv420p", "yuvj420p"), "av1": ("yuv420p",), "vp9": ("yuv420p",)}
+"""What every browser shows, by codec."""
+_PICTURES = {b"\x89PNG": "png_pipe", b"\xff\xd8\xff": "jpeg_pipe"}
+
+
+@dataclass(frozen=True, slots=True)
+class VideoSource:
+    """`count` frames of a file, from `start_s` on, `fps` of them a second."""
+
+    path: Path
+    fps: float
+    count: int
+    start_s: float = 0.0
+
+    def frames(self) -> Generator[Picture, None, None]:
+        """Each by its time. A frame that is missing, or half a frame off, is an error: no other stands in for it."""
+        found = 0
+        with self._opened() as (container, stream):
+            if self.start_s > 0:
+                at = round(self.start_s / _time_base(stream)) + (stream.start_time or 0)
+                with video_errors(self.path, "cannot be searched"):
+                    container.seek(at, stream=stream)
+            for frame in self._decoded(container, stream):
+                offset = self._position(stream, frame.pts) - found
+                if offset < -0.5:
+                    continue
+                if offset > 0.5:
+                    break
+                yield picture(frame.to_ndarray(format="rgb24"), f"a frame of {self.path.name}")
+                found += 1
+                if found == self.count:
+                    return
+        raise TruncatedFile(path=str(self.path), detail=self._missing(found))
+
+    def is_the_whole_file(self) -> bool:
+        """Whether it holds these frames and no others, in a form that every browser shows."""
+        with self._opened() as (container, stream):
+            codec = stream.codec_context.codec.canonical_name
+            if stream.pix_fmt not in _PLAYABLE.get(codec, ()):
+                return False
+            with video_errors(self.path, "cannot be read"):
+                packets = [(p.pts, p.is_corrupt) for p in container.demux(stream)]
+            times = sorted(pts for pts, _ in packets if pts is not None)
+            if len(times) != self.count or any(is_cut for _, is_cut in packets):
+                return False
+            return all(abs(self._position(stream, t) - i) <= 0.5 for i, t in enumerate(times))
+
+    def copy(self, target: Path) -> None:
+        """The same frames, bit for bit, with the index in front so that playing can begin at once."""
+        part = target.with_name(f".{target.name}.{os.urandom(8).hex()}.tmp")
+        try:
+            with self._opened() as (container, stream), video_errors(target, "cannot be written"):
+                options = {"movflags": "faststart"}
+                with library("av").open(
+                    os.fspath(part), "w", format="mp4", options=options
+                ) as output:
+                    out_stream = output.add_stream_from_template(stream, opaque=True)
+                    for packet in container.demux(stream):
+                        if packet.dts is not None:
+                            packet.stream = out_stream
+                            output.mux(packet)
+            os.replace(part, target)
+        finally:
+            with suppress(OSError):
+                part.unlink()
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Any, av.VideoStream]]:
+        if not self.path.is_file():
+            raise StorageError(path=str(self.path), detail="the video is missing")
+        with video_errors(self.path, "it is not a whole video"):
+            # the format is named, because FFmpeg would also guess formats that read other files
+            container = library("av").open(os.fspath(self.path), format="mp4")
+        with container:
+            if not container.streams.video:
+                raise StorageError(path=str(self.path), detail="there is no video in it")
+            stream: av.VideoStream = container.streams.video[0]
+            if getattr(stream, "codec_context", None) is None:
+                raise StorageError(path=str(self.path), detail="its codec is not known here")
+            if stream.width * stream.height > MOST_PIXELS:
+                detail = f"{stream.width} x {stream.height} pixels are more than {MOST_PIXELS}"
+                raise StorageError(path=str(self.path), detail=detail)
+            stream.thread_type = "AUTO"
+            yield container, stream
+
+    def _decoded(self, container: Any, stream: av.VideoStream) -> Iterator[av.VideoFrame]:
+        frames = iter(container.decode(stream))
+        while True:
+            with video_errors(self.path, "it is damaged"):
+                frame = next(frames, None)
+            if frame is None:
+                return
+            if frame.is_corrupt or frame.pts is None:
+                raise StorageError(
+                    path=str(self.path), detail="it is damaged: a frame is not whole"
+                )
+            yield frame
+
+    def _position(self, stream: av.VideoStream, pts: int | None) -> float:
+        """How many frames after the first of ours this one is shown. A file begins at its first frame."""
+        seconds = ((pts or 0) - (stream.start_time or 0)) * _time_base(stream)
+        return (seconds - self.start_s) * self.fps
+
+    def _missing(self, found: int) -> str:
+        at = self.start_s + found / self.fps
+        return f"frame {found} of {self.count}, at {at:.3f} s, is not there"
+
+
+def _time_base(stream: av.VideoStream) -> float:
+    assert stream.time_base is not None
+    return float(stream.time_base)
+
+
+def decoded_picture(data: bytes, path: Path, what: str) -> Picture:
+    """A PNG or JPEG that lies in a table."""
+    form = next((form for magic, form in _PICTURES.items() if data.startswith(magic)), None)
+    if form is None:
+        raise StorageError(path=str(path), detail=f"{what} is neither PNG nor JPEG")
+    with (
+        video_errors(path, f"{what} cannot be decoded"),
+        library("av").open(io.BytesIO(data), format=form) as container,
+    ):
+        stream = container.streams.video[0]
+        if stream.width * stream.height > MOST_PIXELS:
+            detail = f"{what} has more than {MOST_PIXELS} pixels"
+            raise StorageError(path=str(path), detail=detail)
+        for frame in container.decode(stream):
+            return picture(frame.to_ndarray(format="rgb24"), what)
+    raise StorageError(path=str(path), detail=f"{what} is empty")

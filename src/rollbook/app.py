@@ -1,0 +1,144 @@
+"""The application: settings in, one ASGI app out. Whatever answers HTTP is put together here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.requests import Request
+
+from rollbook import __version__
+from rollbook.server import (
+    accounts,
+    artifacts,
+    audit,
+    device,
+    episodes,
+    health,
+    invitations,
+    keys_routes,
+    members,
+    pages,
+    uploads,
+)
+from rollbook.server.blob_routes import blob_routes
+from rollbook.server.blobs import BlobStore, open_blobs
+from rollbook.server.context import ServerContext, context_of
+from rollbook.server.db import Database
+from rollbook.server.limits import RateLimits
+from rollbook.server.logs import Log, set_up_logs
+from rollbook.server.metrics import Metrics, NoMetrics, PrometheusMetrics, serve_metrics
+from rollbook.server.middleware import RequestEdge
+from rollbook.server.migrate import migrate
+from rollbook.server.openapi import document_routes
+from rollbook.server.reaper import keep_reaping
+from rollbook.server.responses import EXCEPTION_HANDLERS
+from rollbook.server.sessions import session_caller
+from rollbook.server.settings import Settings
+
+WORKER_SETTINGS = "ROLLBOOK_WORKER_SETTINGS"
+"""How a worker process learns what it was started with."""
+
+
+def create_app(settings: Settings) -> FastAPI:
+    app = FastAPI(
+        title="Rollbook",
+        version=__version__,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lambda app: _lifespan(app, settings),
+        exception_handlers=EXCEPTION_HANDLERS,
+    )
+    app.add_middleware(RequestEdge)
+    # the busiest first: routes are tried in this order
+    app.router.routes.extend(
+        (
+            *episodes.routes,
+            *artifacts.routes,
+            *uploads.routes,
+            *blob_routes(_blobs_of),
+            *health.routes,
+            *keys_routes.routes,
+            *device.routes,
+            *accounts.routes,
+            *members.routes,
+            *invitations.routes,
+            *audit.routes,
+            *pages.routes,
+        )
+    )
+    app.router.routes.extend(document_routes(app))
+    return app
+
+
+def worker_app() -> FastAPI:
+    """In a process of its own, started by `rollbook serve --workers`."""
+    given: dict[str, Any] = json.loads(os.environ[WORKER_SETTINGS])
+    return create_app(Settings.load(Path(given.pop("data_dir")), **given))
+
+
+def _blobs_of(request: Request) -> BlobStore:
+    return context_of(request).blobs
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI, settings: Settings) -> AsyncIterator[None]:
+    """What is opened last is closed first. The database closes when nothing can ask it any more."""
+    log = set_up_logs(settings.log_level)
+    applied = await asyncio.to_thread(migrate, settings.database_url)
+    if applied:
+        log.info("migrated", revisions=applied)
+    async with AsyncExitStack() as stack:
+        db = Database.open(settings.database_url)
+        stack.push_async_callback(asyncio.to_thread, db.close)
+        blobs = open_blobs(
+            settings.blobs_url, secret=settings.secret, s3_endpoint=settings.s3_endpoint
+        )
+        stack.push_async_callback(blobs.close)
+        metrics, stop_metrics = _metrics(settings)
+        stack.callback(stop_metrics)
+        context = app.state.context = ServerContext(
+            settings=settings,
+            db=db,
+            blobs=blobs,
+            log=log,
+            metrics=metrics,
+            limits=RateLimits(settings),
+            session_caller=session_caller,
+        )
+        stack.push_async_callback(_cancelled, asyncio.create_task(keep_reaping(context)))
+        _say_started(log, settings)
+        yield
+        log.info("stopping")
+
+
+def _metrics(settings: Settings) -> tuple[Metrics, Callable[[], None]]:
+    """Of several workers none can own the address; whoever started them answers there."""
+    address = settings.metrics_address
+    if address is None:
+        return NoMetrics(), lambda: None
+    metrics = PrometheusMetrics()
+    if settings.workers > 1:
+        return metrics, lambda: None
+    return metrics, serve_metrics(address, metrics.registry)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def _say_started(log: Log, settings: Settings) -> None:
+    kinds = {"database": settings.database_url, "blobs": settings.blobs_url}
+    log.info(
+        "started", version=__version__, **{k: url.split(":", 1)[0] for k, url in kinds.items()}
+    )

@@ -1,0 +1,340 @@
+"""`rollbook login`, `logout` and `whoami`: a key for this machine, approved by a person in the browser."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+import webbrowser
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+
+from rollbook.cli.output import VIOLATIONS, print_json
+from rollbook.errors import (
+    APIError,
+    AuthError,
+    ConfigurationError,
+    RollbookError,
+    ServerError,
+    TransportError,
+)
+
+if TYPE_CHECKING:
+    from rollbook.client.connection import Connection
+    from rollbook.client.credentials import Access, Profile
+
+DEFAULT_BASE_URL = "http://127.0.0.1:8321"
+_LOGIN_LASTS_S = 600.0
+_POLL_EVERY_S = 2.0
+_LEAST_POLL_S, _MOST_POLL_S = 0.5, 60.0
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+ProfileName = Annotated[
+    str, typer.Option("--profile", help="Which login, where there are several.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+@contextmanager
+def connection_to(access: Access) -> Iterator[Connection]:
+    from rollbook.client.connection import Connection
+    from rollbook.client.retries import ONCE
+    from rollbook.client.runtime import BlockingRuntime, finish
+
+    runtime = BlockingRuntime()
+    try:
+        yield Connection(runtime, api_key=access.api_key, base_url=access.base_url, retries=ONCE)
+    finally:
+        finish(runtime.close())
+
+
+@contextmanager
+def connection_of(profile: str) -> Iterator[Connection]:
+    """With the key that the SDK would use."""
+    from rollbook.client.credentials import DEFAULT_PROFILE, resolve_access
+
+    access = resolve_access(profile=None if profile == DEFAULT_PROFILE else profile)
+    with connection_to(access) as connection:
+        yield connection
+
+
+def call(
+    connection: Connection,
+    what: str,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    from rollbook.client.runtime import finish
+
+    return finish(connection.call(what, method, path, body=body))
+
+
+# -------------------------------------------------------------------------------------------- login
+
+
+def login(
+    base_url: Annotated[
+        str | None,
+        typer.Option(help=f"The server; else $ROLLBOOK_BASE_URL, else {DEFAULT_BASE_URL}."),
+    ] = None,
+    profile: ProfileName = "default",
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the link, and leave opening it to you.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Log in again, although this profile already is.")
+    ] = False,
+) -> None:
+    """Get a key for this machine: approve it in the browser, and it is kept in ~/.rollbook/credentials."""
+    from rollbook.client.credentials import Access, read_profile, write_profile
+
+    stored = read_profile(profile)
+    url = _server(base_url, stored)
+    if stored is not None and not force:
+        if stored.base_url == url:
+            whom = stored.user_email or "somebody"
+            typer.echo(f"already signed in to {url} as {whom}; --force signs in again")
+            return
+        typer.echo(
+            f"profile {profile!r} was signed in to {stored.base_url}; that is replaced", err=True
+        )
+    with connection_to(Access("", url)) as connection:
+        waiting = _Waiting.start(connection)
+        _show(waiting, url, no_browser)
+        approved = waiting.approved()
+    path = write_profile(_profile(approved, url), profile)
+    typer.echo(f"signed in as {approved.get('user_email') or 'somebody'}; the key is in {path}")
+
+
+def _server(given: str | None, stored: Profile | None) -> str:
+    from rollbook.client.credentials import ENV_BASE_URL
+
+    known = None if stored is None else stored.base_url
+    url = (given or os.environ.get(ENV_BASE_URL) or known or DEFAULT_BASE_URL).strip().rstrip("/")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        message = f"{url!r} is not a server; give --base-url https://rollbook.example.com"
+        raise ConfigurationError(message=message)
+    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+        typer.echo("warning: without https, anyone on the way can read the key", err=True)
+    return url
+
+
+def _show(waiting: _Waiting, base_url: str, no_browser: bool) -> None:
+    typer.echo(f"To connect this machine to {base_url}, open\n\n  {waiting.link}\n")
+    typer.echo(f"and authorize it if the page shows this code:\n\n  {waiting.user_code}\n")
+    if not no_browser and urlsplit(waiting.link).scheme in ("http", "https"):
+        webbrowser.open(waiting.link)
+
+
+def _profile(approved: Mapping[str, Any], base_url: str) -> Profile:
+    from rollbook.client.credentials import Profile
+
+    key = approved.get("api_key")
+    if not isinstance(key, str) or not key:
+        message = "the server approved this login but sent no key; start it again"
+        raise ServerError(status_code=200, message=message)
+    texts = {
+        name: value
+        for name, value in (
+            ("org_id", approved.get("client_id")),
+            ("user_email", approved.get("user_email")),
+        )
+        if isinstance(value, str)
+    }
+    # the address that was reached, not the one the server believes in: this one is known to work from here
+    return Profile(api_key=key, base_url=base_url, **texts)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A login that was started and that somebody has to approve."""
+
+    connection: Connection
+    device_code: str
+    user_code: str
+    link: str
+    every_s: float
+
+    @classmethod
+    def start(cls, connection: Connection) -> _Waiting:
+        said = _post(connection, "start", {"user_agent": _user_agent(), "hostname": _hostname()})
+        if said.status != 200:
+            raise said.refusal("start a login")
+        texts = {name: said.body.get(name) for name in ("device_code", "user_code")}
+        link = said.body.get("verification_uri_complete") or said.body.get("verification_uri")
+        if not all(isinstance(text, str) and text for text in (*texts.values(), link)):
+            message = "the server's answer is not the start of a login; is the base URL right?"
+            raise ServerError(status_code=200, message=message, response_body=said.body)
+        every_s = _interval(said.body, _POLL_EVERY_S)
+        return cls(
+            connection, str(texts["device_code"]), str(texts["user_code"]), str(link), every_s
+        )
+
+    def approved(self) -> dict[str, Any]:
+        """Asks until there is an answer. A network that is away for a moment is no answer."""
+        deadline = time.monotonic() + _LOGIN_LASTS_S
+        while time.monotonic() < deadline:
+            try:
+                said = _post(self.connection, "poll", {"device_code": self.device_code})
+            except TransportError:
+                time.sleep(min(2 * self.every_s, 5.0))
+                continue
+            status = said.body.get("status")
+            if said.status == 200 and status == "approved":
+                return said.body
+            if said.status == 200 and status == "denied":
+                raise _given_up("the login was refused in the browser")
+            if said.status != 200:
+                raise said.refusal("log in")
+            self.every_s = _interval(said.body, self.every_s)
+            time.sleep(self.every_s)
+        raise _given_up("nobody approved the login in time; start it again")
+
+
+def _given_up(text: str) -> typer.Exit:
+    """No mistake of anybody's: a person decided, or did not."""
+    typer.echo(text, err=True)
+    return typer.Exit(VIOLATIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    status: int
+    body: dict[str, Any]
+
+    def refusal(self, what: str) -> APIError:
+        text = self.body.get("error") or f"the server answered {self.status}"
+        kind = ServerError if self.status >= 500 else APIError
+        return kind(
+            status_code=self.status, message=f"cannot {what}: {text}", response_body=self.body
+        )
+
+
+def _post(connection: Connection, verb: str, body: Mapping[str, Any]) -> _Said:
+    """These two routes take no key, and answer 410 with a body that matters."""
+    import json
+
+    from rollbook.client.http import JSON_TIMEOUT, Request, encoded
+    from rollbook.client.runtime import finish
+
+    request = Request(
+        what=f"{verb} a login",
+        method="POST",
+        url=f"{connection.base_url}/api/cli/auth/{verb}",
+        headers={"Content-Type": "application/json", "Accept": "application/json"},
+        body=encoded(body),
+        timeout=JSON_TIMEOUT,
+    )
+    answer = finish(connection.send(request))
+    try:
+        found = json.loads(answer.body)
+    except ValueError:
+        found = None
+    return _Said(answer.status, found if isinstance(found, dict) else {})
+
+
+def _interval(body: Mapping[str, Any], otherwise: float) -> float:
+    asked = body.get("interval")
+    if not isinstance(asked, int | float) or isinstance(asked, bool) or not asked > 0:
+        return otherwise
+    return min(max(float(asked), _LEAST_POLL_S), _MOST_POLL_S)
+
+
+def _user_agent() -> str:
+    from rollbook.client.http import USER_AGENT
+
+    python = f"{platform.python_implementation().lower()}/{platform.python_version()}"
+    return f"{USER_AGENT} {python} {platform.system().lower()}/{platform.machine()}"
+
+
+def _hostname() -> str | None:
+    return socket.gethostname() or None
+
+
+# --------------------------------------------------------------------------------- logout and whoami
+
+
+def logout(
+    profile: ProfileName = "default",
+    revoke: Annotated[
+        bool,
+        typer.Option("--revoke", help="Revoke the key on the server too, so that no copy works."),
+    ] = False,
+) -> None:
+    """Forget the key of this machine. What is stored here goes, whatever the server says."""
+    from rollbook.client.credentials import credentials_path, read_profile, remove_profile
+
+    stored = read_profile(profile)
+    if stored is None:
+        message = f"nobody is signed in as profile {profile!r} in {credentials_path()}"
+        raise ConfigurationError(message=message)
+    trouble = _revoked(stored) if revoke else None
+    remove_profile(profile)
+    typer.echo(f"removed profile {profile!r} from {credentials_path()}")
+    if trouble is not None:
+        typer.echo(f"the key could not be revoked and may still work: {trouble}", err=True)
+        raise typer.Exit(VIOLATIONS)
+    if not revoke:
+        typer.echo("its key still works; `rollbook logout --revoke` would have ended it")
+
+
+def _revoked(stored: Profile) -> RollbookError | None:
+    from rollbook.client.credentials import Access
+
+    try:
+        with connection_to(Access(stored.api_key, stored.base_url)) as connection:
+            ended = call(connection, "revoke the key", "POST", "/api/cli/auth/revoke")
+    except AuthError:
+        typer.echo("the key was revoked already")
+        return None
+    except RollbookError as error:
+        return error
+    typer.echo(f"revoked {ended.get('key_prefix')} on {stored.base_url}")
+    return None
+
+
+def whoami(profile: ProfileName = "default", as_json: AsJson = False) -> None:
+    """Which server, organisation and key the SDK would use here, and whether the server takes the key."""
+    from rollbook.client.credentials import credentials_path, read_profile
+
+    with connection_of(profile) as connection:
+        try:
+            said = call(connection, "ask who this is", "GET", "/api/whoami")
+        except TransportError as error:
+            typer.echo(f"the server was not asked: {error}", err=True)
+            said = {}
+        base_url = connection.base_url
+    stored = read_profile(profile)
+    facts = {
+        "profile": profile,
+        "base_url": base_url,
+        "organisation": _in(said, "organisation", "name"),
+        "org_id": _in(said, "organisation", "id"),
+        "role": said.get("role"),
+        "key_prefix": _in(said, "key", "key_prefix"),
+        "user_email": None if stored is None else stored.user_email,
+        "written_at": None if stored is None else stored.written_at,
+        "credentials_path": str(credentials_path()),
+        "checked": bool(said),
+    }
+    if as_json:
+        print_json(facts)
+        return
+    for name, value in facts.items():
+        if value is not None and name != "checked":
+            typer.echo(f"{name:<17} {value}")
+
+
+def _in(body: Mapping[str, Any], *path: str) -> str | None:
+    found: Any = body
+    for name in path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, str) else None

@@ -1,0 +1,371 @@
+"""`rollbook serve` starts the server; `rollbook server …` looks after it without starting it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterable
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rollbook import __version__
+from rollbook.cli.output import print_findings, print_json, shown_bytes
+from rollbook.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rollbook.server.backup import Backup
+    from rollbook.server.bootstrap import Bootstrapped
+    from rollbook.server.settings import Settings
+
+app = typer.Typer(
+    help="Look after a server: organisations, migrations, backups, health.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+_EXTRA = "pip install 'rollbook[server]'"
+OPTIONS = (
+    "data_dir",
+    "secret",
+    "host",
+    "port",
+    "database_url",
+    "blobs_url",
+    "s3_endpoint",
+    "public_url",
+    "workers",
+    "metrics_bind",
+    "log_level",
+)
+"""Settings that `serve` has an option for, or that are given in the environment; `--set` is for the others."""
+_KEEP_ALIVE_S = 75
+"""Longer than clients keep an idle connection, so that it is they who close it."""
+
+
+class Level(StrEnum):
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        envvar="ROLLBOOK_DATA",
+        help="Folder of the server; ~/.rollbook/server if not given. Created when it is missing.",
+    ),
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        envvar="ROLLBOOK_DATABASE",
+        help="postgresql://…; SQLite in the data folder if not given.",
+    ),
+]
+Blobs = Annotated[
+    str | None,
+    typer.Option(
+        envvar="ROLLBOOK_BLOBS",
+        help="s3://bucket/prefix or file:///folder; a folder in the data folder if not given.",
+    ),
+]
+S3Endpoint = Annotated[
+    str | None,
+    typer.Option(envvar="ROLLBOOK_S3_ENDPOINT", help="Of an S3 that is not Amazon's."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+def serve(
+    data: Data = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 takes a free one.")] = 8321,
+    database: DatabaseUrl = None,
+    blobs: Blobs = None,
+    s3_endpoint: S3Endpoint = None,
+    public_url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROLLBOOK_PUBLIC_URL",
+            help="Where clients reach this server, when that is not HOST:PORT; behind a proxy for instance.",
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that answer.")] = 1,
+    metrics: Annotated[
+        str | None, typer.Option(help="HOST:PORT for Prometheus, apart from the API.")
+    ] = None,
+    log_level: Annotated[Level, typer.Option(help="Least to be logged.")] = Level.info,
+    more: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Any other setting, such as quota_bytes=1000000000; docs/http-api.md lists them.",
+        ),
+    ] = None,
+) -> None:
+    """Start the server. The first start makes an organisation and prints its API key, once."""
+    settings = _settings(
+        data,
+        **_named_values(more or ()),
+        host=host,
+        port=port,
+        database_url=database,
+        blobs_url=blobs,
+        s3_endpoint=s3_endpoint,
+        public_url=public_url,
+        workers=workers,
+        metrics_bind=metrics,
+        log_level=log_level.value,
+    )
+    _refuse_unusable(settings)
+    with _listening(settings) as listening:
+        settings = replace(settings, port=listening.getsockname()[1])
+        made = _made_ready(settings)
+        _greet(settings, made)
+        _run(settings, listening)
+
+
+def _named_values(texts: Iterable[str]) -> dict[str, Any]:
+    """A value is JSON where it can be, and text where it cannot."""
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or name in OPTIONS:
+            message = f"--set {text}: expected NAME=VALUE, and not what has an option of its own"
+            raise ConfigurationError(message=message)
+        try:
+            values[name] = json.loads(value)
+        except ValueError:
+            values[name] = value
+    return values
+
+
+def _settings(data: Path | None, **overrides: Any) -> Settings:
+    try:
+        import fastapi  # noqa: F401
+        import sqlalchemy  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as missing:
+        message = f"the server needs {missing.name}, which is not installed: {_EXTRA}"
+        raise ConfigurationError(message=message) from missing
+    from rollbook.server.settings import Settings, default_data_dir
+
+    return Settings.load(data or default_data_dir(), **overrides)
+
+
+def _refuse_unusable(settings: Settings) -> None:
+    """What is only needed later is said now: a key that is shown once must not scroll away above a traceback."""
+    import asyncio
+
+    from rollbook.server.blobs import BlobError, open_blobs
+
+    async def open_and_close() -> None:
+        blobs = open_blobs(
+            settings.blobs_url, secret=settings.secret, s3_endpoint=settings.s3_endpoint
+        )
+        await blobs.close()
+
+    _ = settings.metrics_address
+    try:
+        asyncio.run(open_and_close())
+    except BlobError as error:
+        raise ConfigurationError(message=f"blobs: {error}") from error
+
+
+def _listening(settings: Settings) -> socket.socket:
+    """Before anything is made, for the same reason."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # named, because asyncio turns off Nagle's algorithm only for sockets that say they are TCP
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((settings.host, settings.port))
+        bound.set_inheritable(True)
+    except OSError as error:
+        bound.close()
+        message = f"{settings.host}:{settings.port} cannot be listened on: {error.strerror}; choose another --port"
+        raise ConfigurationError(message=message) from error
+    return bound
+
+
+def _made_ready(settings: Settings) -> Bootstrapped | None:
+    from rollbook.server.bootstrap import first_start
+    from rollbook.server.db import Database
+    from rollbook.server.migrate import migrate
+
+    migrate(settings.database_url)
+    with closing(Database.open(settings.database_url)) as database:
+        return first_start(database)
+
+
+def _greet(settings: Settings, made: Bootstrapped | None) -> None:
+    typer.echo(f"Rollbook {__version__} on {settings.local_url}, data in {settings.data_dir}")
+    if settings.public_url is not None:
+        typer.echo(f"clients reach it at {settings.public_url}")
+    if made is not None:
+        typer.echo("\nThis is the first start. Both of these are shown only now:")
+        typer.echo(f"  sign in   {_sign_in_link(settings, made)}")
+        typer.echo(f"  API key   {made.api_key}\n")
+
+
+def _sign_in_link(settings: Settings, made: Bootstrapped) -> str:
+    return f"{settings.client_url}/sign-in?token={made.sign_in_token}"
+
+
+def _run(settings: Settings, listening: socket.socket) -> None:
+    import uvicorn
+
+    options: dict[str, Any] = {
+        "lifespan": "on",
+        "ws": "none",
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "proxy_headers": settings.public_url is not None,
+        "timeout_keep_alive": _KEEP_ALIVE_S,
+        "timeout_graceful_shutdown": settings.shutdown_grace_s,
+    }
+    if settings.workers == 1:
+        from rollbook.app import create_app
+
+        uvicorn.Server(uvicorn.Config(create_app(settings), **options)).run([listening])
+    else:
+        _run_workers(settings, listening, options)
+
+
+def _run_workers(settings: Settings, listening: socket.socket, options: dict[str, Any]) -> None:
+    """Each is a process of its own and is started again when it dies. Metrics are added up here."""
+    import uvicorn
+    from uvicorn.supervisors import Multiprocess
+
+    from rollbook.app import WORKER_SETTINGS
+    from rollbook.server.metrics import of_all_workers, serve_metrics, share_between_workers
+
+    os.environ[WORKER_SETTINGS] = json.dumps(settings.portable())
+    config = uvicorn.Config(
+        "rollbook.app:worker_app", factory=True, workers=settings.workers, **options
+    )
+    with ExitStack() as stack:
+        address = settings.metrics_address
+        if address is not None:
+            share_between_workers(settings.data_dir / "metrics")
+            stack.callback(serve_metrics(address, of_all_workers()))
+        Multiprocess(config, sockets=[listening]).run()
+
+
+# -------------------------------------------------------------------------------------- looking after
+
+
+@app.command()
+def bootstrap(
+    org: Annotated[str, typer.Option(help="Name of the organisation.")],
+    data: Data = None,
+    email: Annotated[
+        str | None, typer.Option(help="Of its owner; a new user of its own if not given.")
+    ] = None,
+    database: DatabaseUrl = None,
+    public_url: Annotated[str | None, typer.Option(envvar="ROLLBOOK_PUBLIC_URL")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make another organisation with an owner and an API key, without starting the server.
+
+    The key and the sign-in link are shown only now.
+    """
+    settings = _settings(data, database_url=database, public_url=public_url)
+    from rollbook.server.bootstrap import bootstrap as make
+    from rollbook.server.db import Database
+    from rollbook.server.migrate import migrate
+
+    migrate(settings.database_url)
+    with closing(Database.open(settings.database_url)) as opened:
+        made = make(opened, org, email)
+    shown = {
+        "org_id": made.org_id,
+        "org": org,
+        "user": {"id": made.user_id, "email": made.email},
+        "api_key": made.api_key,
+        "sign_in_link": _sign_in_link(settings, made),
+    }
+    if as_json:
+        print_json(shown)
+    else:
+        typer.echo(f"organisation  {org} ({made.org_id})\nowner         {made.email}")
+        typer.echo(f"sign in       {shown['sign_in_link']}\nAPI key       {made.api_key}")
+
+
+@app.command()
+def migrate(data: Data = None, database: DatabaseUrl = None, as_json: AsJson = False) -> None:
+    """Bring the database to the schema of this release. The server does so itself when it starts."""
+    settings = _settings(data, database_url=database)
+    from rollbook.server.migrate import HEAD
+    from rollbook.server.migrate import migrate as bring_up
+
+    applied = bring_up(settings.database_url)
+    if as_json:
+        print_json({"applied": applied, "revision": HEAD})
+    else:
+        typer.echo(f"applied {', '.join(applied)}" if applied else f"nothing to do, at {HEAD}")
+
+
+@app.command()
+def doctor(
+    data: Data = None,
+    database: DatabaseUrl = None,
+    blobs: Blobs = None,
+    s3_endpoint: S3Endpoint = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check the data folder, the database and the blob store, and say what to do about what is wrong."""
+    settings = _settings(data, database_url=database, blobs_url=blobs, s3_endpoint=s3_endpoint)
+    from rollbook.server.doctor import examine
+
+    print_findings(examine(settings), as_json=as_json)
+
+
+@app.command()
+def backup(
+    out: Annotated[Path, typer.Argument(help="Folder to make; must not be there yet.")],
+    data: Data = None,
+    database: DatabaseUrl = None,
+    blobs: Blobs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy database, secret and local blobs into one folder. The server may go on working meanwhile."""
+    settings = _settings(data, database_url=database, blobs_url=blobs)
+    from rollbook.server.backup import backup as back_up
+
+    _print_backup(back_up(settings, out), "backed up to", out, as_json)
+
+
+@app.command()
+def restore(
+    source: Annotated[Path, typer.Argument(help="Folder that `backup` made.")],
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a data folder of a backup, whose every byte is checked. The folder must not be there yet."""
+    from rollbook.server.backup import restore as bring_back
+    from rollbook.server.settings import default_data_dir
+
+    target = data or default_data_dir()
+    _print_backup(bring_back(source, target), "restored to", target, as_json)
+
+
+def _print_backup(made: Backup, done: str, where: Path, as_json: bool) -> None:
+    if as_json:
+        shown = {"path": str(where), "made_at": made.made_at, "revision": made.revision}
+        print_json({**shown, "files": len(made.files), "bytes": made.size, "notes": made.notes})
+        return
+    typer.echo(f"{done} {where}: {len(made.files)} files, {shown_bytes(made.size)}")
+    for note in made.notes:
+        typer.echo(f"note: {note}", err=True)

@@ -1,0 +1,173 @@
+"""Connection: one server and one key. Sends requests, again where that is safe, and turns what comes back into
+values or errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from rollbook.client.file_slice import FileSlice
+from rollbook.client.http import (
+    JSON_TIMEOUT,
+    TRANSFER_TIMEOUT,
+    Answer,
+    Request,
+    json_object,
+    json_request,
+    raise_for,
+    retry_after,
+    transport_error,
+)
+from rollbook.client.retries import ONCE, Retries
+from rollbook.client.runtime import Runtime, Sink
+from rollbook.errors import TransportError
+
+_NO_ANSWER = (httpx.TransportError, httpx.InvalidURL, httpx.DecodingError)
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    to_be_repeated: bool
+    answer: Answer | None = None
+    failure: TransportError | None = None
+
+    @property
+    def asked_s(self) -> int | None:
+        """How long the server wants to be left alone."""
+        return None if self.answer is None else retry_after(self.answer)
+
+    def outcome(self) -> Answer:
+        if self.answer is None:
+            assert self.failure is not None
+            raise self.failure
+        return self.answer
+
+
+class Connection:
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        api_key: str,
+        base_url: str,
+        timeout: httpx.Timeout | None = None,
+        retries: Retries | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.base_url = base_url
+        self._api_key = api_key
+        self._timeout = timeout or JSON_TIMEOUT
+        self._retries = retries or Retries()
+        self.presumed_down = False
+        """Set by whoever has somewhere else to put an episode: each request is then tried once, until one succeeds."""
+
+    async def call(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        slow: bool = False,
+        safe_to_resend: bool = False,
+    ) -> dict[str, Any]:
+        """A JSON route of the server. `slow`: it may look at every byte of an artifact before it answers."""
+        request = json_request(
+            what,
+            method,
+            self.base_url + path,
+            api_key=self._api_key,
+            body=body,
+            headers=headers,
+            timeout=TRANSFER_TIMEOUT if slow else self._timeout,
+            safe_to_resend=safe_to_resend or method == "GET",
+        )
+        return json_object(request, await self.send(request))
+
+    async def put(self, what: str, url: str, content_type: str, file: FileSlice) -> None:
+        """To a signed URL, which says all there is to say: no key goes there."""
+        request = Request(
+            what=what,
+            method="PUT",
+            url=self._absolute(url),
+            headers={"Content-Type": content_type},
+            body=file,
+            timeout=TRANSFER_TIMEOUT,
+            safe_to_resend=True,
+            signed=True,
+        )
+        answer = await self.send(request)
+        if not answer.ok:
+            raise_for(request, answer)
+
+    async def where(self, what: str, path: str) -> str:
+        """The signed URL that a route redirects to."""
+        request = json_request(
+            what, "GET", self.base_url + path, api_key=self._api_key, safe_to_resend=True
+        )
+        answer = await self.send(request)
+        to = answer.headers.get("location")
+        if answer.status not in (302, 303, 307, 308) or not to:
+            raise_for(request, answer)
+        return self._absolute(to)
+
+    async def get(self, what: str, url: str, sink: Sink, *, start: int = 0) -> None:
+        """One attempt, from a signed URL: only the sink knows how much of it need not be sent again."""
+        headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        request = Request(
+            what=what,
+            method="GET",
+            url=url,
+            headers=headers,
+            timeout=TRANSFER_TIMEOUT,
+            signed=True,
+        )
+        try:
+            answer = await self.runtime.send(request, sink)
+        except _NO_ANSWER as error:
+            raise transport_error(request, error) from error
+        if not answer.ok:
+            raise_for(request, answer)
+
+    async def send(self, request: Request) -> Answer:
+        """The answer, or a TransportError once trying again has not helped or would not have been safe."""
+        retries = ONCE if self.presumed_down else self._retries
+        failed = 0
+        while True:
+            attempt = await self._attempt(request)
+            if not attempt.to_be_repeated:
+                self.presumed_down = self.presumed_down and attempt.answer is None
+                return attempt.outcome()
+            failed += 1
+            wait = retries.wait_s(failed, attempt.asked_s)
+            if wait is None:
+                return attempt.outcome()
+            await self.runtime.sleep(wait)
+
+    async def _attempt(self, request: Request) -> _Attempt:
+        try:
+            answer = await self.runtime.send(request)
+        except _NO_ANSWER as error:
+            again = request.safe_to_resend or isinstance(error, _NEVER_SENT)
+            return _Attempt(again, failure=transport_error(request, error))
+        # a request that was turned away was not acted on; one that failed inside may have been
+        failed_inside = answer.status >= 500 and request.safe_to_resend
+        return _Attempt(answer.status == 429 or failed_inside, answer=answer)
+
+    async def pause(self, failed: int, asked_s: int | None = None) -> bool:
+        """Waits before another attempt of something the caller repeats itself; False when it should give up."""
+        wait = self._retries.wait_s(failed, asked_s)
+        if wait is None:
+            return False
+        await self.runtime.sleep(wait)
+        return True
+
+    def _absolute(self, url: str) -> str:
+        return self.base_url + url if url.startswith("/") else url

@@ -1,0 +1,264 @@
+"""ClientCore: everything Client and AsyncClient can do, written once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from rollbook.client.artifact_files import ArtifactFiles, Given
+from rollbook.client.bodies import create_body, finalize_body
+from rollbook.client.cache import Cache
+from rollbook.client.connection import Connection
+from rollbook.client.delivery import Courier, Delivery, DeliveryRound
+from rollbook.client.listing import Listing, search_terms
+from rollbook.client.recorded import RecordedCore, episode_record
+from rollbook.client.recording import Recording, RecordingPlace
+from rollbook.client.spool import Spool
+from rollbook.client.uploads import OnProgress
+from rollbook.contracts.episode import (
+    ARTIFACT_KINDS,
+    ArtifactKind,
+    EpisodeRecord,
+    EpisodeSource,
+    FinalStatus,
+)
+from rollbook.contracts.streams import Clocks
+from rollbook.errors import ConfigurationError
+
+
+class ClientCore:
+    def __init__(
+        self,
+        connection: Connection,
+        cache: Cache,
+        *,
+        spool: Spool | None,
+        courier: Courier | None,
+        multipart_above: int,
+        verbose: bool,
+    ) -> None:
+        self.connection = connection
+        self.spool = spool
+        self._cache = cache
+        self._courier = courier
+        self._multipart_above = multipart_above
+        self._verbose = verbose
+        self._place = RecordingPlace(connection, spool, multipart_above, self._reached)
+
+    # ---------------------------------------------------------------------------------- recording
+
+    async def start_episode(
+        self,
+        *,
+        name: str | None = None,
+        source: EpisodeSource = "real",
+        robot: str | None = None,
+        policy_version: str | None = None,
+        env_version: str | None = None,
+        git_sha: str | None = None,
+        seed: int | None = None,
+        fps: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        artifacts: Iterable[ArtifactKind] = ARTIFACT_KINDS,
+    ) -> Recording:
+        """Opens an episode, to `upload` into and to `finalize`; or use it as a context manager.
+
+        `policy_version`, `env_version`, `git_sha` and `seed` say what the run can be repeated with. `metadata` takes
+        anything JSON can say, NumPy values and the typed values of rollbook.client. `artifacts` are those to come.
+        """
+        body = create_body(
+            source=source,
+            artifacts=artifacts,
+            texts={
+                "name": name,
+                "robot": robot,
+                "policy_version": policy_version,
+                "env_version": env_version,
+                "git_sha": git_sha,
+            },
+            seed=seed,
+            fps=fps,
+            metadata=metadata,
+            tags=tags,
+        )
+        recording = Recording(self._place, body)
+        await recording.create()
+        self._announce(recording)
+        return recording
+
+    async def log_episode(
+        self,
+        *,
+        name: str | None = None,
+        source: EpisodeSource = "real",
+        robot: str | None = None,
+        policy_version: str | None = None,
+        env_version: str | None = None,
+        git_sha: str | None = None,
+        seed: int | None = None,
+        video: str | os.PathLike[str] | None = None,
+        sensors: Given | None = None,
+        actions: Given | None = None,
+        t_ns: Clocks | None = None,
+        duration_s: float | None = None,
+        fps: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        status: FinalStatus = "ready",
+        failure_time_s: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Recording:
+        """Records a whole episode in one call: creates it, uploads what is given, and finalizes it.
+
+        `sensors` and `actions` are files, or arrays by key (`{"/joint_states/position": array}`) with `t_ns`, their
+        times in nanoseconds: one clock for all, or one by namespace. Everything is checked before anything is
+        created. Should an upload fail, the episode is finalized as failed and the error raised.
+        """
+        ending = finalize_body(
+            status=status, duration_s=duration_s, fps=fps, failure_time_s=failure_time_s
+        )
+        given: dict[ArtifactKind, Given | None] = {
+            "video": video,
+            "sensors": sensors,
+            "actions": actions,
+        }
+        files = await self.connection.runtime.in_thread(partial(ArtifactFiles, given, t_ns))
+        with files:
+            recording = await self.start_episode(
+                name=name,
+                source=source,
+                robot=robot,
+                policy_version=policy_version,
+                env_version=env_version,
+                git_sha=git_sha,
+                seed=seed,
+                fps=fps,
+                metadata=metadata,
+                tags=tags,
+                artifacts=files.by_kind,
+            )
+            try:
+                for file in files.by_kind.values():
+                    await recording.upload_file(file, on_progress)
+            except Exception as error:
+                await recording.fail(f"upload error: {error}")
+                raise
+            await recording.finalize_with(ending)
+        return recording
+
+    async def deliver(
+        self,
+        *,
+        retry_refused: bool = False,
+        for_any_server: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> Delivery:
+        """Sends every episode that waits in the spool, each exactly once, and says what became of them.
+
+        Those recorded for another server keep waiting unless `for_any_server`. Raises LeaseHeld while another process
+        delivers from the same folder.
+        """
+        if self.spool is None:
+            raise ConfigurationError(message="there is no spool; make the client with spool=FOLDER")
+        if self._courier is not None:
+            await self.connection.runtime.in_thread(self._courier.wait)
+        if retry_refused:
+            self.spool.take_back_refused()
+        delivery = DeliveryRound(
+            self.spool,
+            self.connection,
+            multipart_above=self._multipart_above,
+            for_any_server=for_any_server,
+            on_progress=on_progress,
+        )
+        return await delivery.run()
+
+    # --------------------------------------------------------------------------------- reading back
+
+    async def episode(self, episode_id: str) -> RecordedCore:
+        """One episode; NotFoundError when there is none of this id, or it is someone else's."""
+        return self._recorded(episode_record(await self._call("read", "GET", episode_id)))
+
+    def listing(
+        self,
+        *,
+        policy_version: str | None = None,
+        env_version: str | None = None,
+        git_sha: str | None = None,
+        seed: int | None = None,
+        status: str | None = None,
+        source: str | None = None,
+        robot: str | None = None,
+        name: str | None = None,
+        tag: str | Iterable[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        with_archived: bool = False,
+        limit: int | None = None,
+    ) -> Listing:
+        """Episodes that are all of this, the newest first; fetched page by page as they are asked for.
+
+        `name` is a part of the name. `tag` is one tag or several, which all have to be there. `metadata` is what has to
+        stand in the metadata: `{"task": {"name": "pick"}}`. `since` (included) and `until` (not included) are times of
+        creation. `limit` is how many at most.
+        """
+        wanted = {
+            "policy_version": policy_version,
+            "env_version": env_version,
+            "git_sha": git_sha,
+            "seed": seed,
+            "status": status,
+            "source": source,
+            "robot": robot,
+            "name": name,
+            "with_archived": "true" if with_archived else None,
+        }
+        query = [(key, str(value)) for key, value in wanted.items() if value is not None]
+        query += search_terms(tag, metadata, since, until)
+        return Listing(self.connection, self._recorded, query, limit)
+
+    async def delete_episode(self, episode_id: str) -> None:
+        """The episode and its artifacts, for good."""
+        await self._call("delete", "DELETE", episode_id)
+
+    async def archive_episode(self, episode_id: str) -> None:
+        """Out of the lists and closed to changes, until it is restored."""
+        await self._call("archive", "POST", episode_id, "/archive")
+
+    async def restore_episode(self, episode_id: str) -> None:
+        await self._call("restore", "POST", episode_id, "/restore")
+
+    async def close(self) -> None:
+        """Ends connections. Episodes in the spool stay there. A second call does nothing."""
+        if self._courier is not None:
+            await self.connection.runtime.in_thread(self._courier.stop)
+        await self.connection.runtime.close()
+
+    # -------------------------------------------------------------------------------------- within
+
+    async def _call(self, verb: str, method: str, episode_id: str, suffix: str = "") -> Any:
+        if not episode_id:
+            raise ConfigurationError(message=f"cannot {verb} an episode without an id")
+        path = f"/api/episodes/{quote(episode_id, safe='')}{suffix}"
+        return await self.connection.call(f"{verb} the episode", method, path)
+
+    def _recorded(self, record: EpisodeRecord) -> RecordedCore:
+        return RecordedCore(self.connection, self._cache, record)
+
+    def _reached(self) -> None:
+        """An episode has reached the server, so those that wait can reach it too."""
+        if self._courier is not None:
+            self._courier.start()
+
+    def _announce(self, recording: Recording) -> None:
+        if self._verbose and recording.id is not None:
+            url = f"{self.connection.base_url}/portal/episodes/{recording.id}"
+            sys.stdout.write(f"[rollbook] → {url}\n")
+            sys.stdout.flush()

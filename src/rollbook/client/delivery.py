@@ -1,0 +1,245 @@
+"""Delivery: episodes leave the spool, each exactly once, whatever breaks on the way.
+
+Every step may be repeated: a create with the same key gives the same episode, an upload lands in the same place, and an
+episode is finalized once. So a delivery that died anywhere is simply begun again, and an entry goes last.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from rollbook.client.connection import Connection
+from rollbook.client.http import wire_code
+from rollbook.client.ingest import create_episode, finalize_episode, new_upload_urls
+from rollbook.client.runtime import BlockingRuntime, finish
+from rollbook.client.spool import Spool, SpoolEntry
+from rollbook.client.uploads import (
+    MULTIPART_ABOVE,
+    OnProgress,
+    Uploaded,
+    Uploader,
+    UploadUrl,
+)
+from rollbook.contracts.episode import ArtifactKind
+from rollbook.errors import (
+    AuthError,
+    ChecksumMismatch,
+    ConflictError,
+    LeaseHeld,
+    RollbookError,
+    ServerError,
+    StorageError,
+)
+
+_log = logging.getLogger("rollbook.client")
+
+
+@dataclass(slots=True)
+class Delivery:
+    """What became of the entries of a spool."""
+
+    delivered: dict[str, str] = field(default_factory=dict)
+    """Episode id by entry."""
+    refused: dict[str, RollbookError] = field(default_factory=dict)
+    """Set aside under `refused/`: the server will not take them as they are."""
+    waiting: list[str] = field(default_factory=list)
+    stopped_by: RollbookError | None = None
+    """Why some are still waiting: no network, a failing server, no valid key. None: they are for another server."""
+
+
+class DeliveryRound:
+    """Every entry of a spool, the oldest first."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        connection: Connection,
+        *,
+        multipart_above: int = MULTIPART_ABOVE,
+        for_any_server: bool = False,
+        on_progress: OnProgress | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self._spool = spool
+        self._connection = connection
+        self._multipart_above = multipart_above
+        self._for_any_server = for_any_server
+        self._on_progress = on_progress
+        self._stop = stop or threading.Event()
+        self._given_up = False
+        self._server_errors = 0
+        self._report = Delivery()
+
+    async def run(self) -> Delivery:
+        """Raises LeaseHeld while another process is at it."""
+        with self._spool.delivering() as lost:
+            self._spool.sweep()
+            for name in self._spool.waiting():
+                if self._given_up or lost.is_set() or self._stop.is_set():
+                    self._report.waiting.append(name)
+                else:
+                    await self._deliver(name)
+        return self._report
+
+    async def _deliver(self, name: str) -> None:
+        try:
+            entry = self._spool.open(name)
+            if entry is None:
+                return
+            if entry.facts.base_url != self._connection.base_url and not self._for_any_server:
+                self._report.waiting.append(name)
+                return
+            one = _EntryDelivery(entry, self._connection, self._multipart_above, self._on_progress)
+            self._report.delivered[name] = await one.run()
+        except RollbookError as error:
+            self._sort_out(name, error)
+        else:
+            self._server_errors = 0
+            await self._connection.runtime.in_thread(partial(self._spool.remove, name))
+
+    def _sort_out(self, name: str, error: RollbookError) -> None:
+        """A server may fail over one episode and take the next; two in a row, and it is left in peace."""
+        if not error.retryable and not isinstance(error, AuthError):
+            self._spool.refuse(name, error)
+            self._report.refused[name] = error
+            return
+        self._report.waiting.append(name)
+        self._report.stopped_by = error
+        self._server_errors += 1
+        self._given_up = not isinstance(error, ServerError) or self._server_errors > 1
+
+
+class _EntryDelivery:
+    def __init__(
+        self,
+        entry: SpoolEntry,
+        connection: Connection,
+        multipart_above: int,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self._entry = entry
+        self._connection = connection
+        self._multipart_above = multipart_above
+        self._on_progress = on_progress
+
+    async def run(self) -> str:
+        facts = self._entry.facts
+        episode_id, urls = await self._place()
+        uploader = Uploader(
+            self._connection,
+            episode_id,
+            urls,
+            multipart_above=self._multipart_above,
+            began=self._note_upload,
+        )
+        for kind in self._missing():
+            if kind in urls:
+                with _unless_stored():
+                    await self._upload(uploader, kind)
+        await finalize_episode(self._connection, episode_id, facts.finalize)
+        return episode_id
+
+    async def _place(self) -> tuple[str, dict[ArtifactKind, UploadUrl]]:
+        facts, progress = self._entry.facts, self._entry.progress
+        if progress.episode_id is None:
+            created = await create_episode(self._connection, facts.create, facts.idempotency_key)
+            self._entry.note(replace(progress, episode_id=created.episode_id))
+            return created.episode_id, created.upload_urls
+        urls: dict[ArtifactKind, UploadUrl] = {}
+        if missing := self._missing():
+            with _unless_stored():
+                urls = await new_upload_urls(self._connection, progress.episode_id, missing)
+        return progress.episode_id, urls
+
+    def _missing(self) -> list[ArtifactKind]:
+        return [k for k in self._entry.facts.files if k not in self._entry.progress.uploaded]
+
+    async def _upload(self, uploader: Uploader, kind: ArtifactKind) -> None:
+        recorded = self._entry.facts.files[kind]
+        file = self._entry.file(kind)
+        resume = self._entry.progress.uploads.get(kind)
+        try:
+            sent = await uploader.upload(file, self._on_progress, resume)
+        except OSError as error:
+            if isinstance(error, RollbookError):
+                raise
+            raise StorageError(path=str(file.path), detail=str(error)) from error
+        if sent != Uploaded(recorded["size"], recorded["sha256"]):
+            detail = f"it was {recorded['sha256']} when it was spooled and is {sent.sha256} now"
+            raise ChecksumMismatch(path=str(file.path), detail=detail)
+        progress = self._entry.progress
+        self._entry.note(replace(progress, uploaded=[*progress.uploaded, kind]))
+
+    def _note_upload(self, kind: ArtifactKind, upload_id: str) -> None:
+        progress = self._entry.progress
+        self._entry.note(replace(progress, uploads={**progress.uploads, kind: upload_id}))
+
+
+@contextmanager
+def _unless_stored() -> Iterator[None]:
+    """An episode that was finalized before needs no second upload; what the server has, finalizing will tell."""
+    try:
+        yield
+    except ConflictError as error:
+        if wire_code(error) == "artifact_mismatch":
+            raise
+
+
+class Courier:
+    """Delivers in the background once the network is back, over a connection of its own. It may die at any time."""
+
+    def __init__(
+        self, spool: Spool, connect: Callable[[BlockingRuntime], Connection], multipart_above: int
+    ) -> None:
+        self._spool = spool
+        self._connect = connect
+        self._multipart_above = multipart_above
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Does nothing while it is under way, or when nothing waits."""
+        with self._lock:
+            busy = self._thread is not None and self._thread.is_alive()
+            if busy or self._stop.is_set() or not self._spool.waiting():
+                return
+            self._thread = threading.Thread(target=self._run, name="rollbook-courier", daemon=True)
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Until it has done what it can, if it is under way."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def stop(self, wait_s: float = 5.0) -> None:
+        """After the entry it is at. An upload that takes longer goes on until the program ends, and later again."""
+        self._stop.set()
+        with self._lock:
+            if self._thread is not None:
+                self._thread.join(wait_s)
+
+    def _run(self) -> None:
+        runtime = BlockingRuntime()
+        try:
+            connection = self._connect(runtime)
+            delivery = DeliveryRound(
+                self._spool, connection, multipart_above=self._multipart_above, stop=self._stop
+            )
+            report = finish(delivery.run())
+            for name, error in report.refused.items():
+                _log.warning("spooled episode %s was refused: %s", name, error)
+            if report.stopped_by is not None:
+                _log.info("%d episodes keep waiting: %s", len(report.waiting), report.stopped_by)
+        except LeaseHeld:
+            _log.debug("another process delivers %s", self._spool.folder)
+        except Exception:  # noqa: BLE001 - nobody is there to catch it
+            _log.exception("episodes in %s could not be delivered", self._spool.folder)
+        finally:
+            finish(runtime.close())

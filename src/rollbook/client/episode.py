@@ -1,0 +1,68 @@
+"""Episode: what `start_episode` and `log_episode` return, and its async twin."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rollbook.client.facade import Facade, awaiting, blocking
+from rollbook.client.recording import Recording
+from rollbook.client.runtime import finish
+from rollbook.client.uploads import UploadUrl
+from rollbook.contracts.episode import ArtifactKind
+
+
+class EpisodeState(Facade[Recording]):
+    @property
+    def id(self) -> str | None:
+        """None while there is no network and the episode waits in the spool."""
+        return self._core.id
+
+    @property
+    def status(self) -> str:
+        """recording, ready or failed; spooled when it was finalized without network."""
+        return self._core.status
+
+    @property
+    def storage(self) -> str:
+        return self._core.storage
+
+    @property
+    def upload_urls(self) -> dict[ArtifactKind, UploadUrl]:
+        return self._core.upload_urls
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(id={self.id!r}, status={self.status!r})"
+
+
+class Episode(EpisodeState):
+    """Use it as a context manager: a clean end finalizes it as ready, an exception as failed."""
+
+    upload = blocking(Recording.upload)
+    finalize = blocking(Recording.finalize)
+
+    def __enter__(self) -> Episode:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        finish(self._core.leave(error))
+
+
+class AsyncEpisode(EpisodeState):
+    upload = awaiting(Recording.upload)
+    finalize = awaiting(Recording.finalize)
+
+    async def __aenter__(self) -> AsyncEpisode:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._core.leave(error)

@@ -1,0 +1,189 @@
+"""Requests and answers as values, and what an answer means. Nothing here sends anything: a runtime does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import httpx
+
+from rollbook import __version__
+from rollbook.client.file_slice import FileSlice
+from rollbook.errors import (
+    APIError,
+    AuthError,
+    ConflictError,
+    NotFoundError,
+    RateLimitError,
+    ServerError,
+    TransportError,
+    ValidationError,
+)
+
+USER_AGENT = f"rollbook-python/{__version__}"
+JSON_TIMEOUT = httpx.Timeout(connect=10, read=30, write=30, pool=10)
+TRANSFER_TIMEOUT = httpx.Timeout(connect=15, read=600, write=600, pool=15)
+"""Also for calls after which the server looks at every byte that was uploaded."""
+
+_ERRORS: Mapping[int, type[APIError]] = {
+    400: ValidationError,
+    401: AuthError,
+    404: NotFoundError,
+    409: ConflictError,
+    422: ValidationError,
+}
+_LONGEST_WAIT_ASKED_S = 86_400
+_LONGEST_TEXT_KEPT = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    what: str
+    """In words, for messages: a signed URL is a secret and stands in none."""
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | FileSlice | None = None
+    timeout: httpx.Timeout
+    safe_to_resend: bool = False
+    """Whether the server may get it twice without harm. Only then is it sent again after a lost answer."""
+    signed: bool = False
+    """The URL itself is the permission: it must not be shown."""
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).netloc.rpartition("@")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    """Their names in lower case."""
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+
+def json_request(
+    what: str,
+    method: str,
+    url: str,
+    *,
+    api_key: str,
+    body: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: httpx.Timeout = JSON_TIMEOUT,
+    safe_to_resend: bool = False,
+) -> Request:
+    sent = {
+        "Authorization": f"Bearer {api_key}",
+        "Accept": "application/json",
+        **(headers or {}),
+    }
+    content = None
+    if body is not None:
+        sent["Content-Type"] = "application/json"
+        content = encoded(body)
+    return Request(
+        what=what,
+        method=method,
+        url=url,
+        headers=sent,
+        body=content,
+        timeout=timeout,
+        safe_to_resend=safe_to_resend,
+    )
+
+
+def encoded(body: Mapping[str, Any]) -> bytes:
+    """The same object gives the same bytes, so that a request sent again is the same request."""
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def json_object(request: Request, answer: Answer) -> dict[str, Any]:
+    """What a successful answer says; a failed one is raised as what it is."""
+    if not answer.ok:
+        raise_for(request, answer)
+    body = _decoded(answer.body) if answer.body else {}
+    if not isinstance(body, dict):
+        raise ServerError(
+            status_code=answer.status,
+            message=f"{request.host} answered something that is not JSON; is the base URL right?",
+            response_body=_kept(answer.body),
+            request_id=_request_id(answer, None),
+        )
+    return body
+
+
+def raise_for(request: Request, answer: Answer) -> NoReturn:
+    body = _decoded(answer.body)
+    said = body.get("error") if isinstance(body, dict) else None
+    known = said if isinstance(said, str) and said else _in_our_words(request, answer)
+    facts: dict[str, Any] = {
+        "status_code": answer.status,
+        "message": f"cannot {request.what}: {known}",
+        "response_body": body if body is not None else _kept(answer.body),
+        "request_id": _request_id(answer, body),
+    }
+    if answer.status == 429:
+        raise RateLimitError(**facts, retry_after=retry_after(answer))
+    if answer.status >= 500:
+        raise ServerError(**facts)
+    raise _ERRORS.get(answer.status, APIError)(**facts)
+
+
+def wire_code(error: APIError) -> str | None:
+    """The server's own name for what is wrong."""
+    body = error.response_body
+    code = body.get("code") if isinstance(body, dict) else None
+    return code if isinstance(code, str) else None
+
+
+def retry_after(answer: Answer) -> int | None:
+    """Whole seconds. Dates are not read: the clocks of robots are not to be relied on."""
+    text = answer.headers.get("retry-after", "").strip()
+    if not (text.isascii() and text.isdigit()):
+        return None
+    seconds = int(text)
+    return seconds if seconds <= _LONGEST_WAIT_ASKED_S else None
+
+
+def transport_error(request: Request, error: Exception) -> TransportError:
+    """The cause is kept as the cause, and is not to hold a signed URL: httpx names hosts only."""
+    detail = f"{type(error).__name__}: {error}".removesuffix(": ")
+    found = TransportError(
+        message=f"cannot {request.what}: {request.host} cannot be reached ({detail})"
+    )
+    found.__cause__ = error
+    return found
+
+
+def _in_our_words(request: Request, answer: Answer) -> str:
+    if 300 <= answer.status < 400:
+        to = urlsplit(answer.headers.get("location", ""))
+        return f"{request.host} redirects to {to.scheme}://{to.netloc}: use that as the base URL"
+    return f"{request.host} gave no reason"
+
+
+def _decoded(body: bytes) -> Any | None:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _kept(body: bytes) -> str | None:
+    return body[:_LONGEST_TEXT_KEPT].decode("utf-8", "replace") or None
+
+
+def _request_id(answer: Answer, body: object) -> str | None:
+    in_body = body.get("request_id") if isinstance(body, dict) else None
+    found = answer.headers.get("x-request-id") or in_body
+    return found if isinstance(found, str) else None

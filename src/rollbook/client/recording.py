@@ -1,0 +1,193 @@
+"""Recording: an episode between its start and its end, on the server or, while there is no network, in the spool."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rollbook.client.artifact_files import ArtifactFile, ArtifactFiles, Given, checked_kind
+from rollbook.client.bodies import finalize_body, with_artifacts
+from rollbook.client.connection import Connection
+from rollbook.client.ingest import create_episode, finalize_episode, new_idempotency_key
+from rollbook.client.spool import Spool, SpoolDraft
+from rollbook.client.uploads import OnProgress, Uploaded, Uploader, UploadUrl
+from rollbook.contracts.episode import ArtifactKind, FinalStatus
+from rollbook.contracts.streams import Clocks
+from rollbook.errors import ConfigurationError, RollbookError
+
+_log = logging.getLogger("rollbook.client")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingPlace:
+    """Where episodes go."""
+
+    connection: Connection
+    spool: Spool | None
+    multipart_above: int
+    reached: Callable[[], None]
+    """Told whenever an episode has got to the server whole."""
+
+
+class Recording:
+    """The core of Episode and AsyncEpisode."""
+
+    def __init__(self, place: RecordingPlace, body: dict[str, Any]) -> None:
+        self.id: str | None = None
+        """None while the episode waits in the spool and has not been created anywhere else."""
+        self.status = "recording"
+        self.storage = "unconfigured"
+        self.upload_urls: dict[ArtifactKind, UploadUrl] = {}
+        self.finalized = False
+        self._place = place
+        self._body = body
+        self._key = new_idempotency_key()
+        self._draft: SpoolDraft | None = None
+        self._uploaded: dict[ArtifactKind, Uploaded] = {}
+        self._begun: dict[ArtifactKind, tuple[str, tuple[object, ...]]] = {}
+
+    async def create(self) -> None:
+        async def online() -> None:
+            created = await create_episode(self._place.connection, self._body, self._key)
+            self.id, self.status = created.episode_id, created.status
+            self.storage, self.upload_urls = created.storage, created.upload_urls
+
+        await self._or_spooled(online)
+
+    async def upload(
+        self,
+        kind: ArtifactKind,
+        file: Given,
+        *,
+        t_ns: Clocks | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> int:
+        """Uploads one artifact, a file or arrays with their clock `t_ns`, and returns its size in bytes.
+
+        `on_progress(kind, sent, total)` is called as bytes leave. Uploading a kind again replaces it.
+        """
+        if self.finalized:
+            raise ConfigurationError(message=f"{kind} comes too late: the episode is finalized")
+        in_thread = self._place.connection.runtime.in_thread
+        files = await in_thread(partial(ArtifactFiles, {checked_kind(kind): file}, t_ns))
+        with files:
+            return await self.upload_file(files.by_kind[kind], on_progress)
+
+    async def upload_file(self, file: ArtifactFile, on_progress: OnProgress | None = None) -> int:
+        if file.kind not in self._body["request_uploads"]:
+            message = f"the episode was started without {file.kind}; name it in artifacts="
+            raise ConfigurationError(message=message)
+
+        async def online() -> None:
+            self._uploaded[file.kind] = await self._upload(file, on_progress)
+
+        if not await self._or_spooled(online):
+            await self._spool_file(file)
+        return file.size
+
+    async def finalize(
+        self,
+        *,
+        status: FinalStatus = "ready",
+        duration_s: float | None = None,
+        fps: float | None = None,
+        bytes_total: int | None = None,
+        failure_time_s: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Ends the episode as `ready` or `failed`. A second call does nothing.
+
+        The server compares what it has with the SHA-256 of every artifact that was uploaded. `failure_time_s`, in
+        seconds from the start, goes with `failed` only. `metadata` is merged into what was given at the start.
+        """
+        body = finalize_body(
+            status=status,
+            duration_s=duration_s,
+            fps=fps,
+            failure_time_s=failure_time_s,
+            metadata=metadata,
+        )
+        await self.finalize_with(body, bytes_total)
+
+    async def finalize_with(self, body: dict[str, Any], bytes_total: int | None = None) -> None:
+        if self.finalized:
+            return
+        complete = with_artifacts(body, self._uploaded, bytes_total)
+
+        async def online() -> None:
+            assert self.id is not None
+            self.status = await finalize_episode(self._place.connection, self.id, complete)
+            self._place.reached()
+
+        if not await self._or_spooled(online):
+            assert self._draft is not None
+            await self._place.connection.runtime.in_thread(partial(self._draft.commit, complete))
+            self.status = "spooled"
+        self.finalized = True
+
+    async def leave(self, error: BaseException | None) -> None:
+        """The end of a `with` block. What went wrong inside it counts more than what goes wrong here."""
+        if self.finalized:
+            return
+        if error is None:
+            await self.finalize()
+            return
+        reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+        await self.fail(reason)
+
+    async def fail(self, reason: str) -> None:
+        """Finalizes as failed if it can; the caller has an exception of its own to raise."""
+        try:
+            await self.finalize(status="failed", metadata={"failure_reason": reason})
+        except Exception as problem:  # noqa: BLE001 - the other one is on its way up
+            _log.warning("episode %s stays %s: %s", self.id, self.status, problem)
+
+    # ------------------------------------------------------------------------------------- within
+
+    async def _or_spooled(self, online: Callable[[], Awaitable[None]]) -> bool:
+        """False when there is no network: from then on, this episode belongs to the spool."""
+        if self._draft is not None:
+            return False
+        try:
+            await online()
+        except RollbookError as error:
+            if self._place.spool is None or not error.retryable:
+                raise
+            self._place.connection.presumed_down = True
+            _log.warning("recording into %s: %s", self._place.spool.folder, error)
+        else:
+            return True
+        self._draft = self._place.spool.draft(
+            base_url=self._place.connection.base_url,
+            idempotency_key=self._key,
+            create=self._body,
+            episode_id=self.id,
+        )
+        self.storage = "spool"
+        return False
+
+    async def _spool_file(self, file: ArtifactFile) -> None:
+        assert self._draft is not None
+        added = await self._place.connection.runtime.in_thread(partial(self._draft.add, file))
+        self._uploaded[file.kind] = added
+
+    async def _upload(self, file: ArtifactFile, on_progress: OnProgress | None) -> Uploaded:
+        if self.storage == "unconfigured":
+            message = "this server stores no files, only metadata; ask whoever runs it for storage"
+            raise ConfigurationError(message=message)
+        assert self.id is not None
+        found = file.path.stat()
+        identity = (str(file.path), found.st_ino, found.st_size, found.st_mtime_ns)
+        begun = self._begun.get(file.kind)
+        uploader = Uploader(
+            self._place.connection,
+            self.id,
+            self.upload_urls,
+            multipart_above=self._place.multipart_above,
+            began=lambda kind, upload_id: self._begun.update({kind: (upload_id, identity)}),
+        )
+        resume = begun[0] if begun is not None and begun[1] == identity else None
+        return await uploader.upload(file, on_progress, resume)

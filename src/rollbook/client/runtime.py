@@ -1,0 +1,229 @@
+"""Runtimes: one core of coroutines, driven in two ways.
+
+The core awaits a runtime for everything that takes time. `BlockingRuntime` does the work there and then and never
+suspends, so `finish` can run a coroutine of the core to its end like a plain call. `AsyncRuntime` hands over to the
+event loop (asyncio or trio). Logic is written once, in the core.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import cache, partial
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import httpx
+
+from rollbook.client.file_slice import FileSlice
+from rollbook.client.http import USER_AGENT, Answer, Request
+from rollbook.errors import ServerError
+
+T = TypeVar("T")
+Job: TypeAlias = "Callable[[], Coroutine[Any, Any, None]]"
+
+_LARGEST_ANSWER = 64 << 20
+_PIECE_IN_THREAD = 1 << 20
+"""Larger than otherwise: going to a thread and back has its price."""
+
+
+class Sink(Protocol):
+    """Where the bytes of a download go."""
+
+    def begin(self, answer: Answer) -> None:
+        """Called once, with the status and headers of a successful answer."""
+
+    def write(self, piece: bytes) -> None: ...
+
+
+class Runtime(Protocol):
+    async def send(self, request: Request, sink: Sink | None = None) -> Answer:
+        """What came back, whatever its status. With a sink, the body of a success went there instead.
+
+        Raises what httpx raises when nothing came back."""
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """For work on files or a processor, which must not hold up an event loop."""
+
+    async def together(self, jobs: Sequence[Job], at_once: int) -> None:
+        """All of them, a few at a time. The first failure ends it and is raised."""
+
+    async def close(self) -> None: ...
+
+
+def finish(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine that waits for a BlockingRuntime only."""
+    try:
+        coroutine.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    coroutine.close()
+    raise RuntimeError("a blocking call tried to wait for an event loop")
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    """Whom to believe over HTTPS. Reading all certificates takes longer than anything else about a client."""
+    return httpx.create_ssl_context()
+
+
+class _UnshownURL(httpx.URL):
+    """httpx logs every URL it asks for. A signed one is as good as a key, so its text is its host alone."""
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.netloc.decode()}/…"
+
+
+def _built(client: httpx.Client | httpx.AsyncClient, request: Request) -> httpx.Request:
+    headers = dict(request.headers)
+    content: Any = request.body
+    if isinstance(request.body, FileSlice):
+        headers["Content-Length"] = str(request.body.length)
+        blocking = isinstance(client, httpx.Client)
+        content = request.body.pieces() if blocking else _pieces_in_thread(request.body)
+    built = client.build_request(
+        request.method, request.url, headers=headers, content=content, timeout=request.timeout
+    )
+    if request.signed:
+        built.url = _UnshownURL(built.url)
+    return built
+
+
+def _head(response: httpx.Response) -> Answer:
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Answer(response.status_code, headers, b"")
+
+
+class _Collected:
+    """The sink of answers that are kept in memory, which are not to fill it."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def write(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size > _LARGEST_ANSWER:
+            raise ServerError(
+                status_code=200,
+                message=f"cannot {self._request.what}: the answer has no end",
+            )
+        self._pieces.append(piece)
+
+    def under(self, head: Answer) -> Answer:
+        return Answer(head.status, head.headers, b"".join(self._pieces))
+
+
+def _finish_job(job: Job) -> None:
+    finish(job())
+
+
+class BlockingRuntime:
+    """Threads may share one."""
+
+    def __init__(self) -> None:
+        self._client = httpx.Client(headers={"User-Agent": USER_AGENT}, verify=_trust())
+
+    async def send(self, request: Request, sink: Sink | None = None) -> Answer:
+        response = self._client.send(_built(self._client, request), stream=True)
+        try:
+            head = _head(response)
+            if sink is not None and head.ok:
+                sink.begin(head)
+                for piece in response.iter_bytes():
+                    sink.write(piece)
+                return head
+            collected = _Collected(request)
+            for piece in response.iter_bytes():
+                collected.write(piece)
+            return collected.under(head)
+        finally:
+            response.close()
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        return work()
+
+    async def together(self, jobs: Sequence[Job], at_once: int) -> None:
+        pool = ThreadPoolExecutor(at_once, thread_name_prefix="rollbook")
+        try:
+            done, _ = wait([pool.submit(_finish_job, job) for job in jobs], None, FIRST_EXCEPTION)
+            for each in done:
+                each.result()
+        finally:
+            # after a failure nobody waits for the others: one may hang in a dead connection
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def close(self) -> None:
+        self._client.close()
+
+
+class AsyncRuntime:
+    """Belongs to the event loop it was first used in."""
+
+    def __init__(self) -> None:
+        self._client = httpx.AsyncClient(headers={"User-Agent": USER_AGENT}, verify=_trust())
+
+    async def send(self, request: Request, sink: Sink | None = None) -> Answer:
+        response = await self._client.send(_built(self._client, request), stream=True)
+        try:
+            head = _head(response)
+            if sink is not None and head.ok:
+                sink.begin(head)
+                async for piece in response.aiter_bytes():
+                    await self.in_thread(partial(sink.write, piece))
+                return head
+            collected = _Collected(request)
+            async for piece in response.aiter_bytes():
+                collected.write(piece)
+            return collected.under(head)
+        finally:
+            await response.aclose()
+
+    async def sleep(self, seconds: float) -> None:
+        import anyio
+
+        await anyio.sleep(seconds)
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        import anyio.to_thread
+
+        return await anyio.to_thread.run_sync(work)
+
+    async def together(self, jobs: Sequence[Job], at_once: int) -> None:
+        import anyio
+
+        turn = anyio.Semaphore(at_once)
+        failures: list[Exception] = []
+
+        async def run(job: Job) -> None:
+            async with turn:
+                try:
+                    await job()
+                except Exception as error:  # noqa: BLE001 - raised below, without the group around it
+                    failures.append(error)
+                    group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            for job in jobs:
+                group.start_soon(run, job)
+        if failures:
+            raise failures[0]
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+async def _pieces_in_thread(file: FileSlice) -> AsyncIterator[bytes]:
+    import anyio.to_thread
+
+    pieces = file.pieces(_PIECE_IN_THREAD)
+    while piece := await anyio.to_thread.run_sync(lambda: next(pieces, b"")):
+        yield piece

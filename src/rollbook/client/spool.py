@@ -1,0 +1,305 @@
+"""Spool: a folder in which episodes wait for the network.
+
+    <name>/            one episode, whole: entry.json and its files; becomes visible in one step, when it is finalized
+    <name>/progress.json   how far its delivery has come
+    .draft-<name>/     still being recorded; when its process dies, it is delivered as failed
+    .done-<name>/      delivered, about to be removed
+    refused/<name>/    not accepted by the server, with error.json saying why
+
+An entry fixes the idempotency key of its episode and the exact body that creates it, so that sending it again after any
+crash gives the same episode and never a second one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rollbook.client.artifact_files import ArtifactFile
+from rollbook.client.file_slice import FileSlice, sha256_of
+from rollbook.client.uploads import Uploaded
+from rollbook.contracts.episode import FILE_NAMES, ArtifactKind
+from rollbook.errors import ConfigurationError, RollbookError, StorageError
+from rollbook.files import Lease, fsync_folder, promote_folder, write_bytes
+
+VERSION = 1
+LEASE_S = 30.0
+_DRAFT, _DONE, _REFUSED = ".draft-", ".done-", "refused"
+_YOUNG_DRAFT_S = 60.0
+"""A draft of this age may not have taken its lock yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryFacts:
+    """entry.json. Once it is an entry, it never changes."""
+
+    base_url: str
+    idempotency_key: str
+    create: dict[str, Any]
+    episode_id: str | None
+    """When the episode had been created before the network went away."""
+    files: dict[ArtifactKind, dict[str, Any]] = field(default_factory=dict)
+    """Still to be uploaded, with size and SHA-256."""
+    finalize: dict[str, Any] = field(default_factory=dict)
+    """Empty in a draft."""
+    version: int = VERSION
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """progress.json: what need not be done again. Losing it costs time, nothing else."""
+
+    episode_id: str | None = None
+    uploads: dict[str, str] = field(default_factory=dict)
+    """Of a file sent in parts: the id by which the server knows the upload."""
+    uploaded: list[str] = field(default_factory=list)
+
+
+class SpoolEntry:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.facts = _read(folder / "entry.json")
+        self.progress = self._read_progress()
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    def file(self, kind: ArtifactKind) -> ArtifactFile:
+        return ArtifactFile(kind, self.folder / FILE_NAMES[kind], self.facts.files[kind]["size"])
+
+    def note(self, progress: Progress) -> None:
+        self.progress = progress
+        with suppress(StorageError):  # a full disk is no reason to stop what will make room on it
+            write_bytes(self.folder / "progress.json", json.dumps(asdict(progress)).encode())
+
+    def _read_progress(self) -> Progress:
+        try:
+            return Progress(**json.loads((self.folder / "progress.json").read_bytes()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return Progress(episode_id=self.facts.episode_id)
+
+
+class Spool:
+    """Processes may share a folder."""
+
+    def __init__(self, folder: str | os.PathLike[str], *, lease_s: float = LEASE_S) -> None:
+        """`lease_s`: how long others wait for a delivery whose process died."""
+        self.folder = Path(folder)
+        self._lease_s = lease_s
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            message = f"spool={str(folder)!r} cannot be used: {error.strerror}"
+            raise ConfigurationError(message=message) from error
+
+    def draft(
+        self,
+        *,
+        base_url: str,
+        idempotency_key: str,
+        create: dict[str, Any],
+        episode_id: str | None = None,
+    ) -> SpoolDraft:
+        name = f"{time.time_ns():020d}-{os.urandom(4).hex()}"
+        facts = EntryFacts(
+            base_url=base_url,
+            idempotency_key=idempotency_key,
+            create=create,
+            episode_id=episode_id,
+        )
+        return SpoolDraft(self.folder, name, facts)
+
+    def waiting(self) -> list[str]:
+        """Names of the entries, the oldest first."""
+        return sorted(
+            each.name
+            for each in self.folder.iterdir()
+            if each.name != _REFUSED and not each.name.startswith(".") and each.is_dir()
+        )
+
+    def refused(self) -> list[str]:
+        folder = self.folder / _REFUSED
+        return sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+
+    def open(self, name: str) -> SpoolEntry | None:
+        """None when somebody else has delivered it meanwhile."""
+        try:
+            return SpoolEntry(self.folder / name)
+        except FileNotFoundError:
+            return None
+
+    def remove(self, name: str) -> None:
+        """The last step of a delivery. From the first instant on it is no entry any more."""
+        done = self.folder / f"{_DONE}{name}"
+        _move(self.folder / name, done)
+        shutil.rmtree(done, ignore_errors=True)
+
+    def refuse(self, name: str, error: RollbookError) -> Path:
+        aside = self.folder / _REFUSED / name
+        aside.parent.mkdir(exist_ok=True)
+        said = json.dumps(error.as_dict(), indent=2, default=str)
+        with suppress(StorageError):
+            write_bytes(self.folder / name / "error.json", said.encode())
+        _move(self.folder / name, aside)
+        return aside
+
+    def take_back_refused(self) -> None:
+        """So that they are tried once more, from the start: what was uploaded may be why they were refused."""
+        for name in self.refused():
+            (self.folder / _REFUSED / name / "progress.json").unlink(missing_ok=True)
+            _move(self.folder / _REFUSED / name, self.folder / name)
+
+    def sweep(self) -> None:
+        """What dead processes left behind: delivered entries go, and drafts become episodes that failed."""
+        for each in self.folder.iterdir():
+            if each.name.startswith(_DONE):
+                shutil.rmtree(each, ignore_errors=True)
+            elif each.name.startswith(_DRAFT) and _is_dead(each):
+                self._recover(each)
+
+    def _recover(self, draft: Path) -> None:
+        try:
+            facts = _read(draft / "entry.json")
+        except (StorageError, FileNotFoundError):
+            shutil.rmtree(draft, ignore_errors=True)
+            return
+        reason = "the program ended before it finalized the episode"
+        ending = {"status": "failed", "metadata": {"failure_reason": reason}}
+        if facts.files:
+            ending["artifacts"] = facts.files
+        _commit(draft, facts, ending, self.folder / draft.name.removeprefix(_DRAFT))
+
+    @contextmanager
+    def delivering(self) -> Iterator[threading.Event]:
+        """One process at a time; LeaseHeld for the others. The event is set should the lease be lost."""
+        owner = f"{socket.gethostname()}:{os.getpid()}"
+        lease = Lease.acquire(self.folder / "delivery.lease", owner=owner, ttl_s=self._lease_s)
+        ended, lost = threading.Event(), threading.Event()
+
+        def keep() -> None:
+            while not ended.wait(self._lease_s / 3):
+                try:
+                    lease.renew()
+                except RollbookError:
+                    lost.set()
+                    return
+
+        keeper = threading.Thread(target=keep, name="rollbook-lease", daemon=True)
+        keeper.start()
+        try:
+            yield lost
+        finally:
+            ended.set()
+            keeper.join()
+            lease.release()
+
+
+class SpoolDraft:
+    """An episode on its way into the spool. It can be relied on when `commit` returns."""
+
+    def __init__(self, spool: Path, name: str, facts: EntryFacts) -> None:
+        self._entry = spool / name
+        self._folder = spool / f"{_DRAFT}{name}"
+        self._facts = facts
+        self._folder.mkdir(mode=0o700)
+        self._lock = _lock(self._folder)
+        _write(self._folder, facts)
+
+    def add(self, file: ArtifactFile) -> Uploaded:
+        """A copy of the file as it is now; its owner may change or remove it afterwards."""
+        target = self._folder / FILE_NAMES[file.kind]
+        target.unlink(missing_ok=True)
+        added = Uploaded(file.size, _linked(file, target) or _copied(file, target))
+        files = {**self._facts.files, file.kind: added.as_dict()}
+        self._facts = replace(self._facts, files=files)
+        _write(self._folder, self._facts)
+        return added
+
+    def commit(self, finalize: dict[str, Any]) -> None:
+        """On disk and complete when it returns, or not there at all."""
+        _commit(self._folder, self._facts, finalize, self._entry)
+        self._lock.close()
+
+
+def _commit(draft: Path, facts: EntryFacts, finalize: dict[str, Any], entry: Path) -> None:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    metadata = {"spooled_at": now, **finalize.get("metadata", {})}
+    _write(draft, replace(facts, finalize={**finalize, "metadata": metadata}))
+    promote_folder(draft, entry)
+
+
+def _write(folder: Path, facts: EntryFacts) -> None:
+    write_bytes(folder / "entry.json", json.dumps(asdict(facts)).encode())
+
+
+def _read(path: Path) -> EntryFacts:
+    try:
+        facts = EntryFacts(**json.loads(path.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise StorageError(path=str(path), detail=f"not an entry of a spool: {error}") from error
+    if facts.version != VERSION:
+        detail = f"written by another release (version {facts.version}); deliver it with that one"
+        raise StorageError(path=str(path), detail=detail)
+    return facts
+
+
+def _move(source: Path, target: Path) -> None:
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        detail = f"cannot be moved to {target}: {error.strerror}"
+        raise StorageError(path=str(source), detail=detail) from error
+    fsync_folder(source.parent)
+
+
+def _linked(file: ArtifactFile, target: Path) -> str | None:
+    """The digest, or None where a link will not do: the file belongs to the caller, or lies on another disk."""
+    if not file.is_ours:
+        return None
+    try:
+        os.link(file.path, target)
+    except OSError:
+        return None
+    return sha256_of(target)
+
+
+def _copied(file: ArtifactFile, target: Path) -> str:
+    hasher = hashlib.sha256()
+    try:
+        with open(target, "xb") as out:
+            for piece in FileSlice(file.path, 0, file.size).pieces():
+                hasher.update(piece)
+                out.write(piece)
+    except OSError as error:
+        detail = f"{file.path} cannot be copied here: {error.strerror}"
+        raise StorageError(path=str(target), detail=detail) from error
+    return hasher.hexdigest()
+
+
+def _lock(folder: Path) -> BinaryIO:
+    lock = open(folder / "writer.lock", "ab")  # noqa: SIM115 - held for as long as the draft lives
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
+def _is_dead(draft: Path) -> bool:
+    with suppress(OSError):
+        if time.time() - draft.stat().st_mtime < _YOUNG_DRAFT_S:
+            return False
+        with open(draft / "writer.lock", "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    return False

@@ -1,0 +1,260 @@
+"""NPZ without pickle: arrays in a zip file, read from anybody, and refused rather than trusted.
+
+Numbers, truth values, times and text; text is NumPy's fixed-width Unicode, which `numpy.load` reads as well. An object
+array is never read, because reading one runs code, and never written, unless all it holds is text.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import math
+import os
+import re
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rollbook.contracts.zip_members import (
+    NpzLimits,
+    check_key,
+    open_members,
+    refusal,
+    zip_errors,
+)
+from rollbook.files import atomic_write
+
+__all__ = ["ArrayFacts", "NpzArchive", "NpzLimits", "read_npz", "storable_array", "write_npz"]
+
+Source: TypeAlias = "bytes | bytearray | memoryview | str | os.PathLike[str] | BinaryIO"
+AnyArray: TypeAlias = "NDArray[Any]"
+
+_PIECE = 1 << 20
+_MOST_DIMENSIONS = 32
+_GREATEST_CODE_POINT = 0x10FFFF
+_MAGIC = b"\x93NUMPY"
+_PLAIN_TYPE = re.compile(r"[<>|=](?:[biufcSU]\d{1,9}|[mM]8\[\d{0,9}[A-Za-z]{1,2}\])", re.ASCII)
+_PLAIN_KINDS = frozenset("biufcSUMm")
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFacts:
+    """What an array is, known without reading it."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+def read_npz(source: Source, *, limits: NpzLimits | None = None) -> dict[str, AnyArray]:
+    """Every array by its key. Anything wrong with the bytes is an InvalidValue, before much memory was used."""
+    with NpzArchive(source, limits=limits) as archive:
+        return {key: archive.read(key) for key in archive.keys}
+
+
+class NpzArchive:
+    """For reading some of the arrays, or only their shapes. Everything else was checked when it was opened."""
+
+    def __init__(self, source: Source, *, limits: NpzLimits | None = None) -> None:
+        self._limits = limits or NpzLimits()
+        self._record, self._stream, self._ours = _opened(source)
+        try:
+            self._archive = open_members(self._stream, self._limits, self._record)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(name.removesuffix(".npy") for name in self._archive.namelist())
+
+    def facts(self, key: str) -> ArrayFacts:
+        info = self._info(key)
+        with zip_errors(self._record, key), self._archive.open(info) as member:
+            return self._header(key, info, member)[0]
+
+    def read(self, key: str) -> AnyArray:
+        info = self._info(key)
+        with zip_errors(self._record, key), self._archive.open(info) as member:
+            facts, fortran_order = self._header(key, info, member)
+            data = np.empty(math.prod(facts.shape) * facts.dtype.itemsize, np.uint8)
+            _fill(data.data, member)
+            return _shaped(self._record, key, data, facts, fortran_order)
+
+    def close(self) -> None:
+        if self._ours:
+            self._stream.close()
+
+    def __enter__(self) -> NpzArchive:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _info(self, key: str) -> zipfile.ZipInfo:
+        try:
+            return self._archive.getinfo(f"{key}.npy")
+        except KeyError:
+            known = ", ".join(self.keys[:20]) or "nothing"
+            raise refusal(self._record, "key", repr(key), f"one that is there: {known}") from None
+
+    def _header(self, key: str, info: zipfile.ZipInfo, member: Any) -> tuple[ArrayFacts, bool]:
+        """Type and shape, and whether columns come first. They have to account for every byte of the member."""
+        start = member.read(8)
+        if start[:6] != _MAGIC or start[6:] not in (b"\x01\x00", b"\x02\x00"):
+            raise refusal(self._record, key, "not an array of version 1 or 2", "a .npy member")
+        width = 2 if start[6] == 1 else 4
+        length = int.from_bytes(member.read(width), "little")
+        if length > self._limits.header_bytes:
+            most = f"at most {self._limits.header_bytes} bytes"
+            raise refusal(self._record, key, f"a header of {length} bytes", most)
+        facts, fortran_order = _parsed(self._record, key, member.read(length))
+        expected = info.file_size - len(start) - width - length
+        if math.prod(facts.shape) * facts.dtype.itemsize != expected:
+            detail = f"{facts.dtype} of shape {facts.shape} in {expected} bytes"
+            raise refusal(self._record, key, detail, "as many bytes as type and shape need")
+        return facts, fortran_order
+
+
+def write_npz(target: str | os.PathLike[str] | BinaryIO, arrays: Mapping[str, ArrayLike]) -> None:
+    """The same arrays give the same bytes, always. A path is written whole or not at all.
+
+    Unpacked on disk, as `numpy.savez` does: sensor data hardly shrinks, and readers are spared the work.
+    """
+    plain = {key: storable_array(key, array) for key, array in arrays.items()}
+    limits = NpzLimits()
+    for key in plain:
+        check_key(key, limits, "npz")
+    if isinstance(target, str | os.PathLike):
+        with atomic_write(target) as stream:
+            _write(stream, plain)
+    else:
+        _write(target, plain)
+
+
+def storable_array(key: str, value: ArrayLike) -> AnyArray:
+    """The array itself, or text from objects that are all text; anything else that needs pickle is refused."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise refusal("npz", key, "a masked array", "an array: fill what is masked, with NaN say")
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise refusal("npz", key, f"ragged ({error})", "rows of one length") from error
+    if array.dtype.kind in "OT":
+        return _as_text(key, array)
+    if array.dtype.kind not in _PLAIN_KINDS:
+        raise refusal("npz", key, f"of type {array.dtype}", "numbers, truth values, times or text")
+    if array.dtype.kind in "US" and not isinstance(value, np.ndarray):
+        _check_endings(key, np.asarray(value, object).ravel())
+    return array
+
+
+# ---------------------------------------------------------------------------------------- reading
+
+
+def _opened(source: Source) -> tuple[str, BinaryIO, bool]:
+    """A name for messages, the bytes, and whether they are ours to close."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return "npz", io.BytesIO(source), True
+    if isinstance(source, str | os.PathLike):
+        return Path(source).name, open(source, "rb"), True
+    return str(getattr(source, "name", "npz")), source, False
+
+
+def _parsed(record: str, key: str, header: bytes) -> tuple[ArrayFacts, bool]:
+    try:
+        said = ast.literal_eval(header.decode("latin-1").strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise refusal(record, key, "a header that is not one", "type and shape") from error
+    if not isinstance(said, dict) or said.keys() != {"descr", "fortran_order", "shape"}:
+        raise refusal(record, key, "a header that is not one", "type and shape")
+    return ArrayFacts(_dtype(record, key, said["descr"]), _shape(record, key, said["shape"])), bool(
+        said["fortran_order"]
+    )
+
+
+def _dtype(record: str, key: str, descr: object) -> np.dtype[Any]:
+    expected = "numbers, truth values, times or text"
+    if not isinstance(descr, str) or not _PLAIN_TYPE.fullmatch(descr):
+        raise refusal(record, key, f"of type {str(descr)[:80]!r}", expected)
+    try:
+        return np.dtype(descr)
+    except (TypeError, ValueError) as error:
+        raise refusal(record, key, f"of type {descr!r}", expected) from error
+
+
+def _shape(record: str, key: str, shape: object) -> tuple[int, ...]:
+    if (
+        not isinstance(shape, tuple)
+        or len(shape) > _MOST_DIMENSIONS
+        or not all(type(length) is int and 0 <= length < 2**48 for length in shape)
+    ):
+        most = f"at most {_MOST_DIMENSIONS} lengths of 0 or more"
+        raise refusal(record, key, f"of shape {str(shape)[:80]}", most)
+    return shape
+
+
+def _fill(view: memoryview, member: Any) -> None:
+    filled = 0
+    while filled < len(view):
+        piece = member.read(min(_PIECE, len(view) - filled))
+        if not piece:
+            raise EOFError("it ends too early")
+        view[filled : filled + len(piece)] = piece
+        filled += len(piece)
+
+
+def _shaped(
+    record: str, key: str, data: NDArray[np.uint8], facts: ArrayFacts, fortran_order: bool
+) -> AnyArray:
+    if facts.dtype.itemsize == 0:
+        if math.prod(facts.shape):
+            raise refusal(record, key, "text of no width", "at least one character")
+        return np.empty(facts.shape, facts.dtype)
+    array: AnyArray = data.view(facts.dtype)
+    if facts.dtype.kind == "b":
+        array = data != 0  # a truth value of 7 is true, but not to every part of NumPy
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if facts.dtype.kind == "U" and array.size:
+        greatest = int(array.view(np.uint32).max())
+        if greatest > _GREATEST_CODE_POINT:
+            raise refusal(record, key, f"text with character {greatest:#x}", "Unicode")
+    return array.reshape(facts.shape, order="F" if fortran_order else "C")
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+
+def _write(stream: BinaryIO, arrays: Mapping[str, AnyArray]) -> None:
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for key, array in arrays.items():
+            member = zipfile.ZipInfo(f"{key}.npy")  # dated 1980, so that the bytes do not change
+            with archive.open(member, "w", force_zip64=True) as out:
+                np.lib.format.write_array(out, array, allow_pickle=False)
+
+
+def _as_text(key: str, array: AnyArray) -> AnyArray:
+    items = array.astype(object).ravel()
+    if not all(isinstance(item, str) for item in items):
+        other = next(type(item).__name__ for item in items if not isinstance(item, str))
+        raise refusal("npz", key, f"objects ({other})", "numbers or text: they need no pickle")
+    _check_endings(key, items)
+    return np.array(items.tolist(), np.str_).reshape(array.shape)
+
+
+def _check_endings(key: str, items: Iterable[Any]) -> None:
+    """NumPy fills short texts up with NUL, so one that ends in NUL would come back shorter."""
+    for item in items:
+        if isinstance(item, str | bytes) and item[-1:] in ("\0", b"\0"):
+            raise refusal("npz", key, "text that ends in NUL", "text without it, or uint8")

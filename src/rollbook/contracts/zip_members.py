@@ -1,0 +1,168 @@
+"""The table of contents of a zip file from elsewhere, checked in full before one byte of it is unpacked.
+
+Strict on purpose: nothing before the first member, nothing between the directory and the end, no comment, no member
+that overlaps another. Every archive NumPy writes is of this form; what is not can only be a mistake or a trick.
+"""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from rollbook.errors import InvalidValue
+
+_END = struct.Struct("<4s4H2LH")
+_END_64 = struct.Struct("<4sQ2H2L4Q")
+_LOCATOR_64 = struct.Struct("<4sLQL")
+_LOCAL_HEADER_SIZE = 30
+_DIRECTORY_ENTRY_SIZE = 46
+_MOST_EXTRA = 1024
+_ENCRYPTED = 0x1 | 0x40
+_PATCHED = 0x20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NpzLimits:
+    """What an archive may ask of whoever reads it."""
+
+    members: int = 4096
+    name_bytes: int = 512
+    header_bytes: int = 10_000
+    """Of one array: its type and shape as text."""
+    total_bytes: int = 4 << 30
+    """Of all arrays together, unpacked."""
+    ratio: float = 100.0
+    """Unpacked to packed, of the whole archive, once it is no longer small."""
+    small_bytes: int = 64 << 20
+    """An archive that unpacks to no more than this may be packed as tightly as it likes."""
+
+
+def refusal(record: str, field: str, value: object, expected: str) -> InvalidValue:
+    return InvalidValue(record=record, field=field, value=str(value), expected=expected)
+
+
+@contextmanager
+def zip_errors(record: str, field: str) -> Iterator[None]:
+    """zipfile and zlib fail in many ways on bytes that were not meant for them; all become one refusal."""
+    try:
+        yield
+    except InvalidValue:
+        raise
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        struct.error,
+        EOFError,
+        NotImplementedError,
+        OverflowError,
+        RuntimeError,
+        ValueError,
+    ) as error:
+        raise refusal(record, field, f"damaged ({error})", "a whole archive") from error
+
+
+def open_members(stream: BinaryIO, limits: NpzLimits, record: str) -> zipfile.ZipFile:
+    """The archive, of which every member may be read: sizes, names, places and methods are within the limits."""
+    size = stream.seek(0, 2)
+    count, directory_at = _check_end(stream, size, limits, record)
+    with zip_errors(record, "archive"):
+        archive = zipfile.ZipFile(stream)
+    members = archive.infolist()
+    if len(members) != count:
+        raise refusal(record, "archive", f"{len(members)} members", f"{count}, as its end says")
+    for member in members:
+        _check_member(member, limits, record)
+    _check_apart(members, directory_at, record)
+    _check_sizes(members, size, limits, record)
+    return archive
+
+
+def check_key(key: str, limits: NpzLimits, record: str) -> None:
+    """A key may begin with a slash, as a topic does. It is never a path here, and is to be none elsewhere."""
+    if not key or len(key.encode("utf-8", "surrogatepass")) > limits.name_bytes:
+        raise refusal(record, "key", repr(key[:80]), f"a name of 1 to {limits.name_bytes} bytes")
+    if "\\" in key or ".." in key.split("/") or not key.isprintable():
+        raise refusal(
+            record, "key", repr(key), "printable characters, no backslash, no '..' between slashes"
+        )
+
+
+def _check_end(stream: BinaryIO, size: int, limits: NpzLimits, record: str) -> tuple[int, int]:
+    """How many members there are and where the directory begins, from the last bytes of the file."""
+    if size < _END.size:
+        raise refusal(record, "archive", f"{size} bytes", "a zip archive (.npz)")
+    end_at = size - _END.size
+    fields = _END.unpack(_at(stream, end_at, _END.size))
+    if fields[0] != b"PK\x05\x06" or fields[7] != 0:
+        raise refusal(
+            record, "archive", "without an end", "a whole .npz without a comment or more bytes"
+        )
+    disks, count, directory_size, directory_at = fields[1:3], fields[4], fields[5], fields[6]
+    ends_at = end_at
+    locator_at = end_at - _LOCATOR_64.size
+    if locator_at >= 0 and _at(stream, locator_at, 4) == b"PK\x06\x07":
+        ends_at = locator_at - _END_64.size
+        large = _END_64.unpack(_at(stream, ends_at, _END_64.size)) if ends_at >= 0 else (b"",)
+        if large[0] != b"PK\x06\x06":
+            raise refusal(record, "archive", "without its zip64 end", "a whole .npz")
+        disks, count, directory_size, directory_at = large[4:6], large[7], large[8], large[9]
+    if any(disks) or directory_at + directory_size != ends_at:
+        raise refusal(record, "archive", "not in one piece", "a whole .npz and nothing around it")
+    most = limits.members * (_DIRECTORY_ENTRY_SIZE + limits.name_bytes + _MOST_EXTRA)
+    if count > limits.members or directory_size > most:
+        raise refusal(record, "archive", f"{count} members", f"at most {limits.members}")
+    return count, directory_at
+
+
+def _at(stream: BinaryIO, position: int, length: int) -> bytes:
+    stream.seek(position)
+    return stream.read(length)
+
+
+def _check_member(member: zipfile.ZipInfo, limits: NpzLimits, record: str) -> None:
+    name = member.orig_filename
+    if not name.endswith(".npy") or name != member.filename:
+        raise refusal(record, "member", repr(name[:80]), "an array (a name that ends in .npy)")
+    check_key(name.removesuffix(".npy"), limits, record)
+    if member.flag_bits & (_ENCRYPTED | _PATCHED):
+        raise refusal(record, name, "encrypted", "an array that can be read without a password")
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise refusal(record, name, f"method {member.compress_type}", "stored or deflated")
+    if member.compress_type == zipfile.ZIP_STORED and member.file_size != member.compress_size:
+        raise refusal(record, name, "two sizes", "one size, as it is stored unpacked")
+
+
+def _check_apart(members: Sequence[zipfile.ZipInfo], directory_at: int, record: str) -> None:
+    """Each has bytes of its own: many members over the same bytes are how a small file becomes a large one."""
+    names = set()
+    free_from = 0
+    for member in sorted(members, key=lambda each: each.header_offset):
+        if member.filename in names:
+            raise refusal(record, member.filename, "there twice", "every name once")
+        names.add(member.filename)
+        if member.header_offset < free_from:
+            raise refusal(record, member.filename, "overlapping another", "bytes of its own")
+        name_size = len(member.filename.encode("utf-8" if member.flag_bits & 0x800 else "cp437"))
+        free_from = member.header_offset + _LOCAL_HEADER_SIZE + name_size + member.compress_size
+    if free_from > directory_at:
+        raise refusal(record, "archive", "cut short", "all bytes its directory promises")
+
+
+def _check_sizes(
+    members: Sequence[zipfile.ZipInfo], size: int, limits: NpzLimits, record: str
+) -> None:
+    total = sum(member.file_size for member in members)
+    if total > limits.total_bytes:
+        raise refusal(record, "archive", f"{total} bytes unpacked", f"at most {limits.total_bytes}")
+    if total > limits.small_bytes and total > limits.ratio * size:
+        raise refusal(
+            record,
+            "archive",
+            f"{total} bytes packed into {size}",
+            f"at most {limits.ratio:g} times its size",
+        )

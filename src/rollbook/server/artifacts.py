@@ -1,0 +1,242 @@
+"""Artifacts: the bytes of an episode are looked at once they are all there, and from then on only those are served.
+
+What is looked at: how many bytes, their SHA-256, and of a video what is in it. What the sender claimed has to agree.
+Whoever holds an upload URL can put other bytes in their place until it expires; that is noticed when they are asked
+for, and they are not given out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rollbook.contracts.episode import ARTIFACT_KINDS, FILE_NAMES, ArtifactKind
+from rollbook.server.blobs import BlobInfo, BlobNotFound, BlobStoreUnavailable, sha256_of_file
+from rollbook.server.context import Caller, ServerContext, base_url_of, caller_of, context_of
+from rollbook.server.openapi import LeanRoute, route
+from rollbook.server.queries import ArtifactRow, DoomedObject, EpisodeRow, Scope
+from rollbook.server.responses import Problem, not_found
+from rollbook.server.video_process import probe_apart
+from rollbook.server.wire import Claim, kind_of
+
+_MOST_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a look at one artifact says about its row."""
+
+    kind: str
+    changes: dict[str, Any]
+    """Columns to write; empty when nothing is new."""
+    disagrees: str | None = None
+    """Why it is not what it should be."""
+
+
+async def look_at(
+    context: ServerContext, artifacts: Sequence[ArtifactRow], claims: Mapping[ArtifactKind, Claim]
+) -> list[Finding]:
+    """One finding for every artifact, and one for every claim about an artifact that there is not."""
+    unknown = set(claims) - {each.kind for each in artifacts}
+    missing = [
+        Finding(kind, {}, "nothing was ever asked to be uploaded there") for kind in sorted(unknown)
+    ]
+    looks = (_look_at_one(context, each, claims.get(kind_of(each))) for each in artifacts)
+    return [*missing, *await asyncio.gather(*looks)]
+
+
+async def _look_at_one(
+    context: ServerContext, artifact: ArtifactRow, claim: Claim | None
+) -> Finding:
+    claimed = claim or Claim()
+    info = await context.blobs.head(artifact.object_key)
+    if info is None:
+        return _finding_of_nothing(artifact, claimed)
+    if artifact.status == "stored" and is_as_checked(artifact, info):
+        return Finding(artifact.kind, {}, _disagreement(artifact.size, artifact.sha256, claimed))
+    limit = context.settings.artifact_limit_bytes
+    if info.size > limit:
+        return _refused(artifact, f"it has {info.size} bytes, and {limit} are allowed")
+    seen = await _examined(context, artifact)
+    expected = Claim(sha256=claimed.sha256 or artifact.claimed_sha256, size=claimed.size)
+    disagrees = _disagreement(seen["size"], seen["sha256"], expected)
+    if disagrees is not None:
+        return _refused(artifact, disagrees, expected.sha256)
+    return Finding(artifact.kind, {**seen, "status": "stored"})
+
+
+def _finding_of_nothing(artifact: ArtifactRow, claimed: Claim) -> Finding:
+    if artifact.status == "stored":
+        return Finding(artifact.kind, {}, "its bytes were stored and are gone; restore a backup")
+    wanted = claimed.sha256 is not None or claimed.size is not None
+    return Finding(artifact.kind, {}, "nothing was uploaded" if wanted else None)
+
+
+def _refused(artifact: ArtifactRow, why: str, claimed_sha256: str | None = None) -> Finding:
+    """What was announced stays announced, until something else is."""
+    changes = {"status": "refused", "detail": why, "claimed_sha256": claimed_sha256}
+    return Finding(artifact.kind, changes, why)
+
+
+def _disagreement(size: int | None, sha256: str | None, claim: Claim) -> str | None:
+    if claim.size is not None and claim.size != size:
+        return f"{size} bytes are stored, {claim.size} were announced"
+    if claim.sha256 is not None and claim.sha256 != sha256:
+        return f"the SHA-256 of what is stored is {sha256}, {claim.sha256} was announced"
+    return None
+
+
+def is_as_checked(artifact: ArtifactRow, info: BlobInfo) -> bool:
+    return (artifact.size, artifact.uploaded_at_us) == (info.size, info.modified_at_us)
+
+
+async def _examined(context: ServerContext, artifact: ArtifactRow) -> dict[str, Any]:
+    """What is stored, as columns. Again from the start when somebody replaces it meanwhile."""
+    for _ in range(_MOST_TRIES):
+        before = await context.blobs.head(artifact.object_key)
+        if before is None:
+            raise BlobNotFound(artifact.object_key)
+        seen = await _bytes_and_content(context, artifact)
+        if await context.blobs.head(artifact.object_key) == before:
+            return {"size": before.size, "uploaded_at_us": before.modified_at_us, **seen}
+    raise BlobStoreUnavailable(
+        f"the {artifact.kind} is replaced again and again; finish the upload first"
+    )
+
+
+async def _bytes_and_content(context: ServerContext, artifact: ArtifactRow) -> dict[str, Any]:
+    if artifact.kind != "video":
+        sha256 = await context.blobs.sha256(artifact.object_key)
+        return {"sha256": sha256, "playable": None, "detail": None}
+    async with context.blobs.as_file(artifact.object_key) as path:
+        sha256 = await asyncio.to_thread(sha256_of_file, path)
+        if find_spec("av") is None:
+            detail = "not looked into: this server has no PyAV; pip install 'rollbook[video]'"
+            return {"sha256": sha256, "playable": None, "detail": detail}
+        async with context.video_turns:
+            facts = await probe_apart(path)
+    return {"sha256": sha256, "playable": facts.playable, "detail": facts.detail}
+
+
+def mismatch(wrong: Sequence[Finding]) -> Problem:
+    said = "; ".join(f"{each.kind}: {each.disagrees}" for each in wrong)
+    text = f"{said}. Nothing was finalized; upload again and finalize again"
+    listed = [{"kind": each.kind, "detail": each.disagrees} for each in wrong]
+    return Problem(409, "artifact_mismatch", text, artifacts=listed)
+
+
+def write_findings(scope: Scope, episode_id: str, findings: Sequence[Finding]) -> None:
+    for each in findings:
+        if each.changes:
+            scope.set_artifact(episode_id, each.kind, **each.changes)
+
+
+async def remove_blobs(
+    context: ServerContext, org_id: str, doomed: list[DoomedObject]
+) -> list[DoomedObject]:
+    """Those that are gone now. What the blob store cannot do at the moment stays noted."""
+    gone: list[DoomedObject] = []
+    try:
+        for each in doomed:
+            if each.store_id:
+                await context.blobs.abort_multipart(each.object_key, each.store_id)
+            else:
+                await context.blobs.delete(each.object_key)
+            gone.append(each)
+    except BlobStoreUnavailable as error:
+        context.log.warning("blobs_not_removed", org_id=org_id, error=str(error))
+    if gone:
+        await context.write_for(org_id, lambda scope: scope.forget_objects(gone))
+    return gone
+
+
+# ------------------------------------------------------------------------------------ reading one
+
+
+async def download_artifact(request: Request) -> Response:
+    context = context_of(request)
+    base_url = base_url_of(request)
+    caller = await caller_of(request)
+    episode_id, kind = request.path_params["episode_id"], request.path_params["kind"]
+    artifact = await _stored_artifact(context, caller, episode_id, kind)
+    url = await context.blobs.presign_get(
+        artifact.object_key,
+        ttl_s=context.settings.download_ttl_s,
+        base_url=base_url,
+        content_type=artifact.content_type,
+        filename=None if kind == "video" else FILE_NAMES[kind],
+    )
+    return Response(status_code=302, headers={"Location": url, "Cache-Control": "no-store"})
+
+
+async def _stored_artifact(
+    context: ServerContext, caller: Caller, episode_id: str, kind: str
+) -> ArtifactRow:
+    def find(scope: Scope) -> EpisodeRow | None:
+        return scope.episode(episode_id)
+
+    episode = await context.read(caller, find)
+    if episode is None or kind not in ARTIFACT_KINDS:
+        raise not_found("artifact")
+    artifact = next((each for each in episode.artifacts if each.kind == kind), None)
+    if artifact is None or artifact.status == "requested":
+        raise not_found("artifact")
+    if artifact.status == "refused":
+        raise _not_served(artifact.detail)
+    info = await context.blobs.head(artifact.object_key)
+    if info is None:
+        context.log.error("artifact_lost", episode_id=episode_id, kind=kind)
+        raise _not_served("its bytes are gone from the blob store; restore a backup")
+    if not is_as_checked(artifact, info):
+        await _look_again(context, caller.org_id, artifact)
+    return artifact
+
+
+async def _look_again(context: ServerContext, org_id: str, artifact: ArtifactRow) -> None:
+    """The blob was written after it was checked. The same bytes again are fine; others are refused from now on."""
+    seen = await _examined(context, artifact)
+    same = seen["sha256"] == artifact.sha256
+    why = (
+        "other bytes were put in its place after it was checked; upload it again and finalize again"
+    )
+    changes = (
+        {"uploaded_at_us": seen["uploaded_at_us"]} if same else {"status": "refused", "detail": why}
+    )
+
+    def note(scope: Scope) -> None:
+        scope.set_artifact(artifact.episode_id, artifact.kind, **changes)
+
+    await context.write_for(org_id, note)
+    if not same:
+        context.log.warning("artifact_replaced", episode_id=artifact.episode_id, kind=artifact.kind)
+        raise _not_served(why)
+
+
+def _not_served(why: str | None) -> Problem:
+    return Problem(409, "artifact_refused", f"this artifact is not what it should be: {why}")
+
+
+_REDIRECT = {
+    "description": "`Location` is good for an hour.",
+    "headers": {"Location": {"schema": {"type": "string"}}},
+}
+
+routes: tuple[LeanRoute, ...] = (
+    route(
+        "GET",
+        "/api/episodes/{episode_id}/artifact/{kind}",
+        download_artifact,
+        summary="The bytes of an artifact: a redirect to a signed URL, which answers Range.",
+        gives=None,
+        status=302,
+        answers={302: _REDIRECT},
+        errors=(400, 404, 409),
+        tag="artifacts",
+    ),
+)

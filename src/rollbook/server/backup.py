@@ -1,0 +1,305 @@
+"""Backups: one folder with all that a server has on this machine, and a manifest that proves it whole.
+
+    manifest.json      what is in it, with the size and SHA-256 of each file
+    rollbook.db        the database as it was at one moment, if it is SQLite
+    secret.key         without it, URLs that were handed out are worth nothing
+    blobs/objects/…    the bytes of artifacts, if they are on local disk
+
+The server may go on working meanwhile. The database is copied first: a blob that arrives later is too many, which does
+no harm, where one that left too early would be missing. The folder appears under its name when it is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from rollbook import __version__
+from rollbook.errors import (
+    ChecksumMismatch,
+    StorageError,
+    TargetExists,
+    TruncatedFile,
+    UnsupportedVersion,
+)
+from rollbook.files import promote_folder, write_bytes
+from rollbook.server.db import make_private_file, sqlite_path
+from rollbook.server.migrate import current_revision
+from rollbook.server.settings import Settings
+
+FORMAT = "rollbook-backup"
+VERSION = 1
+MANIFEST = "manifest.json"
+_DATABASE = "rollbook.db"
+_SECRET = "secret.key"
+_BLOBS = "blobs"
+_OBJECTS = "objects"
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BackedUpFile:
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What the manifest says."""
+
+    path: Path
+    made_at: str
+    revision: str | None
+    database: str
+    """`sqlite`, or `postgresql`, which is not in it."""
+    blobs: str
+    """`local`, or `s3`, which is not in it."""
+    missing: tuple[str, ...]
+    """Blobs that the database names and that were not there: deleted meanwhile, or lost before."""
+    files: dict[str, BackedUpFile]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files.values())
+
+    @property
+    def notes(self) -> list[str]:
+        """What whoever made or restores it has to do besides."""
+        notes = []
+        if self.database == "postgresql":
+            notes.append(
+                "the database is not in this backup: `pg_dump --format=custom` it before, and `pg_restore` it with it"
+            )
+        if self.blobs == "s3":
+            notes.append(
+                "the blobs are in S3 and not in this backup: keep versions of the bucket, or copy it"
+            )
+        if self.missing:
+            notes.append(f"{len(self.missing)} blobs were not there, the first {self.missing[0]}")
+        return notes
+
+
+# ---------------------------------------------------------------------------------------- back up
+
+
+def backup(settings: Settings, out: Path) -> Backup:
+    """Into a folder that must not be there yet."""
+    sqlite = settings.database_url.startswith("sqlite:///")
+    local = urlsplit(settings.blobs_url).scheme == "file"
+    with _unfinished(out) as folder:
+        files: dict[str, BackedUpFile] = {}
+        if sqlite:
+            _copy_database(sqlite_path(settings.database_url), folder / _DATABASE)
+            files[_DATABASE] = _digested(folder / _DATABASE)
+        make_private_file(folder / _SECRET)
+        (folder / _SECRET).write_bytes(settings.secret)
+        files[_SECRET] = _digested(folder / _SECRET)
+        if local:
+            objects = Path(unquote(urlsplit(settings.blobs_url).path)) / _OBJECTS
+            files.update(_copy_blobs(objects, folder))
+        made = Backup(
+            path=out,
+            made_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            revision=current_revision(settings.database_url),
+            database="sqlite" if sqlite else "postgresql",
+            blobs="local" if local else "s3",
+            missing=_missing(folder / _DATABASE, files) if sqlite and local else (),
+            files=files,
+        )
+        write_bytes(folder / MANIFEST, _manifest_of(made))
+    return made
+
+
+@contextmanager
+def _unfinished(final: Path) -> Iterator[Path]:
+    """A private folder that gets its name when the block ends, and is removed when it fails."""
+    if os.path.lexists(final):
+        raise TargetExists(path=str(final), detail="choose a name that is not taken")
+    folder = final.with_name(f".{final.name}.{os.urandom(8).hex()}.partial")
+    try:
+        try:
+            final.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
+            yield folder
+        except OSError as error:
+            detail = f"cannot be written: {error.strerror or error}"
+            raise StorageError(path=str(final), detail=detail) from error
+        promote_folder(folder, final)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    """As it is at one moment, while others go on writing, and without the room that deleted rows left."""
+    if not source.exists():
+        raise StorageError(path=str(source), detail="there is no database to back up")
+    make_private_file(target)
+    try:
+        with closing(sqlite3.connect(source, timeout=30, isolation_level=None)) as connection:
+            connection.execute("VACUUM INTO ?", (str(target),))
+    except sqlite3.Error as error:
+        detail = f"the database cannot be copied: {error}"
+        raise StorageError(path=str(source), detail=detail) from error
+
+
+def _copy_blobs(objects: Path, folder: Path) -> Iterator[tuple[str, BackedUpFile]]:
+    for place, _, names in os.walk(objects):
+        for name in sorted(names):
+            source = Path(place, name)
+            target = folder / _BLOBS / _OBJECTS / source.relative_to(objects)
+            if source.is_symlink():
+                continue  # no blob of ours
+            try:
+                copied = _copied(source, target)
+            except FileNotFoundError:
+                continue  # its episode was deleted since the folder was listed
+            yield str(PurePosixPath(target.relative_to(folder))), copied
+
+
+def _missing(database: Path, files: dict[str, BackedUpFile]) -> tuple[str, ...]:
+    """Of those whose bytes were known to be there."""
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        query = "SELECT object_key FROM artifacts WHERE status = 'stored' ORDER BY object_key"
+        keys = [key for (key,) in connection.execute(query)]
+    return tuple(key for key in keys if f"{_BLOBS}/{_OBJECTS}/{key}" not in files)
+
+
+def _manifest_of(made: Backup) -> bytes:
+    said = asdict(made)
+    del said["path"]
+    about = {"format": FORMAT, "version": VERSION, "rollbook": __version__}
+    return json.dumps({**about, **said}, indent=2, sort_keys=True).encode()
+
+
+# ------------------------------------------------------------------------------------------- restore
+
+
+def read_backup(path: Path) -> Backup:
+    """What a backup says it has. `verify` finds out whether that is so."""
+    try:
+        said = json.loads((path / MANIFEST).read_bytes())
+        if said["format"] != FORMAT:
+            raise ValueError(f"its format is {said['format']!r}")
+        if said["version"] != VERSION:
+            detail = f"it is of version {said['version']!r}, expected {VERSION}"
+            raise UnsupportedVersion(path=str(path), detail=detail)
+        return _said(path, said)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(path=str(path), detail=f"not a backup: {error}") from error
+
+
+def _said(path: Path, said: dict[str, Any]) -> Backup:
+    files = {
+        _checked_name(name): BackedUpFile(int(file["size"]), str(file["sha256"]))
+        for name, file in said["files"].items()
+    }
+    return Backup(
+        path=path,
+        made_at=str(said["made_at"]),
+        revision=said["revision"],
+        database=str(said["database"]),
+        blobs=str(said["blobs"]),
+        missing=tuple(map(str, said["missing"])),
+        files=files,
+    )
+
+
+def _checked_name(name: str) -> str:
+    """A backup may have been anywhere meanwhile: no name leads out of its folder."""
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or "\x00" in name:
+        raise ValueError(f"{name!r} is no name of a file in it")
+    return name
+
+
+def verify(path: Path) -> Backup:
+    """Reads every byte; raises for the first file that is not as it was."""
+    found = read_backup(path)
+    for name, expected in found.files.items():
+        _compare(path / name, _read(path / name, _digested), expected)
+    return found
+
+
+def restore(path: Path, data_dir: Path) -> Backup:
+    """Into a data folder that is not there, or empty. It appears when all of it was found whole."""
+    found = read_backup(path)
+    with _unfinished(_free_name(data_dir)) as folder:
+        for name, expected in found.files.items():
+            copied = _read(path / name, partial(_copied, target=folder / name))
+            _compare(path / name, copied, expected)
+        if found.database == "sqlite":
+            _check_database(folder / _DATABASE)
+    return found
+
+
+def _free_name(data_dir: Path) -> Path:
+    if data_dir.is_dir() and not data_dir.is_symlink() and not any(data_dir.iterdir()):
+        data_dir.rmdir()
+    if os.path.lexists(data_dir):
+        detail = "restore into a new folder, then start the server on that"
+        raise TargetExists(path=str(data_dir), detail=detail)
+    return data_dir
+
+
+def _check_database(path: Path) -> None:
+    if not path.exists():
+        raise StorageError(path=str(path.name), detail="the backup has no database in it")
+    with closing(sqlite3.connect(path)) as connection:
+        (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if answer != "ok":
+            raise StorageError(path=str(path.name), detail=f"the database is damaged: {answer}")
+
+
+def _read(path: Path, how: Callable[[Path], BackedUpFile]) -> BackedUpFile:
+    try:
+        return how(path)
+    except FileNotFoundError as error:
+        raise TruncatedFile(path=str(path), detail="it is in the manifest and not there") from error
+
+
+def _compare(path: Path, found: BackedUpFile, expected: BackedUpFile) -> None:
+    if found.size != expected.size:
+        detail = f"it has {found.size} bytes, the manifest says {expected.size}"
+        raise TruncatedFile(path=str(path), detail=detail)
+    if found.sha256 != expected.sha256:
+        detail = f"its SHA-256 is {found.sha256}, the manifest says {expected.sha256}"
+        raise ChecksumMismatch(path=str(path), detail=detail)
+
+
+# ------------------------------------------------------------------------------------------- reading
+
+
+def _digested(path: Path) -> BackedUpFile:
+    digest, size = hashlib.sha256(), 0
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return BackedUpFile(size, digest.hexdigest())
+
+
+def _copied(source: Path, target: Path) -> BackedUpFile:
+    """What was read is what is digested, so a copy that differs is found out later."""
+    digest, size = hashlib.sha256(), 0
+    descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        make_private_file(target)
+        with open(target, "wb") as copy:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+                copy.write(chunk)
+                size += len(chunk)
+    return BackedUpFile(size, digest.hexdigest())

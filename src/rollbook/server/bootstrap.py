@@ -1,0 +1,86 @@
+"""The first organisation, its owner, a key and a link to sign in with: what a new server gives to whoever runs it."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from rollbook.errors import AlreadyTaken
+from rollbook.server.db import Database, Tenant
+from rollbook.server.keys import hash_of, new_api_key
+from rollbook.server.queries import (
+    Scope,
+    UserRow,
+    create_organisation,
+    create_sign_in_link,
+    create_user,
+    organisation_ids,
+    user_by_email,
+)
+from rollbook.server.tables import new_id, now_us
+
+SIGN_IN_LINK_LASTS_S = 24 * 3600
+_FIRST_EMAIL = "owner@localhost"
+_ONE_AT_A_TIME = 0x526F6C6C626F6F74
+"""Of several processes that start on a new database, one makes the first organisation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrapped:
+    """`api_key` and `sign_in_token` are nowhere else: the database keeps their hashes."""
+
+    org_id: str
+    user_id: str
+    email: str
+    api_key: str
+    sign_in_token: str
+
+
+def bootstrap(db: Database, org_name: str, email: str | None = None) -> Bootstrapped:
+    """Another organisation. Without an e-mail address its owner is a user of its own; with one, whoever has it."""
+    org_id = new_id()
+    return db.write_now(
+        Tenant(org_id=org_id), lambda connection: _make(connection, org_id, org_name, email)
+    )
+
+
+def first_start(
+    db: Database, org_name: str = "Rollbook", email: str | None = None
+) -> Bootstrapped | None:
+    """Bootstraps an empty database; None when there is an organisation already."""
+    org_id = new_id()
+
+    def make_if_empty(connection: sa.Connection) -> Bootstrapped | None:
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ONE_AT_A_TIME)))
+        if organisation_ids(connection):
+            return None
+        return _make(connection, org_id, org_name, email)
+
+    return db.write_now(Tenant(org_id=org_id), make_if_empty)
+
+
+def _make(connection: sa.Connection, org_id: str, org_name: str, email: str | None) -> Bootstrapped:
+    scope = Scope(connection, org_id)
+    create_organisation(connection, org_id, org_name)
+    owner = _owner(connection, email, org_id)
+    scope.add_member(owner.id, "owner")
+    api_key, key_id, secret_hash = new_api_key()
+    prefix = api_key.split("_", 1)[0]
+    scope.create_key(key_id, secret_hash, prefix=prefix, label="first key", created_by=owner.id)
+    token = secrets.token_urlsafe(32)
+    expires_at_us = now_us() + SIGN_IN_LINK_LASTS_S * 1_000_000
+    create_sign_in_link(connection, hash_of(token), owner.id, expires_at_us=expires_at_us)
+    scope.audit("organisation.created", actor=owner.id, subject=org_id, detail={"key_id": key_id})
+    return Bootstrapped(org_id, owner.id, owner.email, api_key, token)
+
+
+def _owner(connection: sa.Connection, email: str | None, org_id: str) -> UserRow:
+    if email is not None:
+        return user_by_email(connection, email) or create_user(connection, email)
+    try:
+        return create_user(connection, _FIRST_EMAIL)
+    except AlreadyTaken:
+        return create_user(connection, f"owner-{org_id[-12:]}@localhost")

@@ -1,0 +1,114 @@
+"""Logs: one JSON object per line, each with the id of the request it belongs to.
+
+A URL can be a secret: signed URLs and sign-in links are. So a request is logged by its route, `/blobs/{token}`, and
+never by its path, its query or its headers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import re
+import secrets
+import traceback
+from contextlib import suppress
+from typing import Any, Protocol, cast
+
+import msgspec
+import structlog
+
+from rollbook.errors import ConfigurationError
+
+LEVELS = ("debug", "info", "warning", "error")
+_STANDARD_ERROR = 2
+_PROCESS = secrets.token_hex(6)
+_numbers = itertools.count(1)
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
+_NOISY = ("httpx", "httpcore", "botocore", "boto3", "urllib3", "alembic")
+"""They log addresses of requests, signatures included."""
+
+
+class Log(Protocol):
+    """An event, and what belongs to it."""
+
+    def debug(self, event: str, **values: Any) -> Any: ...
+    def info(self, event: str, **values: Any) -> Any: ...
+    def warning(self, event: str, **values: Any) -> Any: ...
+    def error(self, event: str, **values: Any) -> Any: ...
+
+
+def set_up_logs(level: str) -> Log:
+    if level not in LEVELS:
+        message = f"log-level: {level!r} is not one of {', '.join(LEVELS)}"
+        raise ConfigurationError(message=message)
+    number = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
+            _as_json,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=_Lines,
+        cache_logger_on_first_use=True,
+    )
+    _catch_others(number)
+    return cast(Log, structlog.get_logger())
+
+
+def request_id_of(sent: str | None) -> str:
+    """What the caller chose, when it is harmless in a log; else one of ours."""
+    if sent is not None and _REQUEST_ID.fullmatch(sent):
+        return sent
+    return f"{_PROCESS}-{next(_numbers):x}"
+
+
+def bind_request(request_id: str) -> None:
+    """Every line that is logged on behalf of this request carries its id."""
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(request_id=request_id)
+
+
+def frames_of(error: BaseException) -> list[str]:
+    """Where it happened, without the values that were at hand there."""
+    return [
+        f"{frame.filename}:{frame.lineno} {frame.name}"
+        for frame in traceback.extract_tb(error.__traceback__)
+    ]
+
+
+def _as_json(_logger: Any, _name: str, event: Any) -> bytes:
+    return msgspec.json.encode(event, enc_hook=str)
+
+
+class _Lines:
+    """Whole lines to standard error. A log that cannot be written, on a full disk, must not fail the request."""
+
+    def msg(self, line: bytes) -> None:
+        left = line + b"\n"
+        with suppress(OSError):
+            while left:
+                left = left[os.write(_STANDARD_ERROR, left) :]
+
+    debug = info = warning = error = critical = log = msg
+
+
+class _Passed(logging.Handler):
+    """What other libraries log, in our form."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        values: dict[str, Any] = {"logger": record.name}
+        if record.exc_info and record.exc_info[1] is not None:
+            values["error"] = type(record.exc_info[1]).__name__
+            values["frames"] = frames_of(record.exc_info[1])
+        structlog.get_logger().log(record.levelno, record.getMessage(), **values)
+
+
+def _catch_others(level: int) -> None:
+    root = logging.getLogger()
+    root.handlers = [_Passed()]
+    root.setLevel(max(level, logging.INFO))
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.WARNING)

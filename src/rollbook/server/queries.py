@@ -1,0 +1,104 @@
+"""All SQL of the server, by noun. `Scope` is the one way to a tenant's rows; the functions are for what is looked up
+before the tenant is known.
+
+    await db.write(Tenant(org_id=org), lambda connection: Scope(connection, org).create_episode(...))
+
+An id that is unknown and an id of somebody else give the same answer: None, False or nothing.
+"""
+
+from __future__ import annotations
+
+from rollbook.server.queries_accounts import (
+    consume_device_login,
+    create_device_login,
+    create_organisation,
+    create_session,
+    create_sign_in_link,
+    create_user,
+    decide_device_login,
+    delete_expired,
+    delete_session,
+    delete_sessions_of,
+    device_login,
+    device_login_by_user_code,
+    invitation_by_hash,
+    key_by_id,
+    needs_touch,
+    organisation_ids,
+    organisations_of_user,
+    session_by_hash,
+    set_password,
+    touch_key,
+    use_sign_in_link,
+    user_by_email,
+    user_by_id,
+)
+from rollbook.server.queries_people import ROLES, PeopleQueries
+from rollbook.server.queries_search import EpisodeFilter, Page, SearchQueries
+from rollbook.server.rows import (
+    ArtifactRow,
+    AuditRow,
+    DeviceLoginRow,
+    DoomedObject,
+    EpisodeRow,
+    InvitationRow,
+    KeyRow,
+    MemberRow,
+    MembershipRow,
+    OrganisationRow,
+    PartRow,
+    SessionRow,
+    UploadRow,
+    Usage,
+    UserRow,
+)
+
+
+class Scope(SearchQueries, PeopleQueries):
+    """Everything that belongs to one organisation, and nothing else. Lives as long as one transaction."""
+
+
+__all__ = [
+    "ROLES",
+    "ArtifactRow",
+    "AuditRow",
+    "DeviceLoginRow",
+    "DoomedObject",
+    "EpisodeFilter",
+    "EpisodeRow",
+    "InvitationRow",
+    "KeyRow",
+    "MemberRow",
+    "MembershipRow",
+    "OrganisationRow",
+    "Page",
+    "PartRow",
+    "Scope",
+    "SessionRow",
+    "UploadRow",
+    "Usage",
+    "UserRow",
+    "consume_device_login",
+    "create_device_login",
+    "create_organisation",
+    "create_session",
+    "create_sign_in_link",
+    "create_user",
+    "decide_device_login",
+    "delete_expired",
+    "delete_session",
+    "delete_sessions_of",
+    "device_login",
+    "device_login_by_user_code",
+    "invitation_by_hash",
+    "key_by_id",
+    "needs_touch",
+    "organisation_ids",
+    "organisations_of_user",
+    "session_by_hash",
+    "set_password",
+    "touch_key",
+    "use_sign_in_link",
+    "user_by_email",
+    "user_by_id",
+]

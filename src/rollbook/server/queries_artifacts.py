@@ -1,0 +1,320 @@
+"""Artifacts of episodes, multipart uploads, the blobs that are to go, and what all of it adds up to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from rollbook.errors import InvalidValue, QuotaExceeded
+from rollbook.server import statements, tables
+from rollbook.server.queries_scope import TenantScope
+from rollbook.server.rows import ArtifactRow, DoomedObject, PartRow, UploadRow, Usage, row_as
+from rollbook.server.statements import upsert
+from rollbook.server.storable import (
+    LONGEST_INDEXED,
+    LONGEST_TEXT,
+    checked_choice,
+    checked_text,
+    checked_whole,
+    is_storable,
+)
+from rollbook.server.tables import new_id
+
+KINDS = ("video", "sensors", "actions")
+ARTIFACT_STATUSES = ("requested", "stored", "refused")
+"""Asked for; its bytes are there and were checked; its bytes came and were not what they should be."""
+MOST_PARTS = 10_000
+_CHANGEABLE = (
+    "status",
+    "content_type",
+    "size",
+    "sha256",
+    "claimed_sha256",
+    "playable",
+    "detail",
+    "requested_at_us",
+    "uploaded_at_us",
+)
+
+
+class ArtifactQueries(TenantScope):
+    def artifact(self, episode_id: str, kind: str) -> ArtifactRow | None:
+        row = self._first(tables.artifacts, episode_id=episode_id, kind=kind)
+        return None if row is None else row_as(ArtifactRow, row)
+
+    def request_artifact(
+        self, episode_id: str, kind: str, object_key: str, content_type: str
+    ) -> ArtifactRow | None:
+        """The artifact that is there, or a new one to be uploaded. None when there is no such episode."""
+        if self._first(tables.episodes, lock=True, id=episode_id) is None:
+            return None
+        there = self.artifact(episode_id, kind)
+        if there is not None:
+            return there
+        return self._insert_artifacts(episode_id, [(kind, object_key, content_type)])[0]
+
+    def set_artifact(self, episode_id: str, kind: str, **changes: Any) -> ArtifactRow | None:
+        """A size that is set counts against the quota; whoever uploads is still there, so the episode is not
+        abandoned."""
+        row = self._first(tables.artifacts, lock=True, episode_id=episode_id, kind=kind)
+        if row is None:
+            return None
+        _check_artifact(changes)
+        if changes:
+            self._update(tables.artifacts, changes, episode_id=episode_id, kind=kind)
+            self._update(tables.episodes, {"updated_at_us": self._now_us()}, id=episode_id)
+        self._count(bytes_=(changes.get("size", row.size) or 0) - (row.size or 0))
+        return self.artifact(episode_id, kind)
+
+    def known_objects(self, object_keys: Iterable[str]) -> set[str]:
+        """Those that an artifact or an upload under way needs; any other blob is an orphan."""
+        wanted = list(object_keys)
+        found: set[str] = set()
+        for table in (tables.artifacts, tables.uploads):
+            query = sa.select(table.c.object_key).where(
+                self._mine(table), table.c.object_key.in_(wanted)
+            )
+            found.update(self._connection.execute(query).scalars())
+        return found
+
+    # ------------------------------------------------------------------------------------- multipart
+
+    def create_upload(
+        self,
+        episode_id: str,
+        kind: str,
+        *,
+        size: int,
+        part_size: int,
+        store_id: str | None = None,
+        sha256: str | None = None,
+    ) -> UploadRow | None:
+        """Into an artifact that was asked for before; None when there is none."""
+        artifact = self.artifact(episode_id, kind)
+        if artifact is None:
+            return None
+        row: dict[str, Any] = {
+            "id": new_id(),
+            "episode_id": episode_id,
+            "kind": kind,
+            "object_key": artifact.object_key,
+            "store_id": store_id,
+            "size": checked_whole("upload", "size", size),
+            "part_size": checked_whole("upload", "part_size", part_size, least=1),
+            "sha256": sha256,
+            "created_at_us": self._now_us(),
+            "completed_at_us": None,
+        }
+        self._insert(tables.uploads, row)
+        return UploadRow(**row)
+
+    def upload(self, upload_id: str) -> UploadRow | None:
+        row = self._first(tables.uploads, id=upload_id)
+        return None if row is None else row_as(UploadRow, row)
+
+    def put_part(
+        self, upload_id: str, number: int, size: int, etag: str, sha256: str | None = None
+    ) -> bool:
+        """The last one sent under a number counts. False when there is no such upload, or it is complete."""
+        row = self._first(tables.uploads, lock=True, id=upload_id)
+        if row is None or row.completed_at_us is not None:
+            return False
+        checked_whole("part", "number", number, least=1, most=MOST_PARTS)
+        part = {"size": checked_whole("part", "size", size), "etag": etag, "sha256": sha256}
+        statement = upsert(self._connection.dialect.name, tables.upload_parts).values(
+            org_id=self.org_id, upload_id=upload_id, number=number, **part
+        )
+        same = ["org_id", "upload_id", "number"]
+        self._connection.execute(statement.on_conflict_do_update(index_elements=same, set_=part))
+        self._update(tables.episodes, {"updated_at_us": self._now_us()}, id=row.episode_id)
+        return True
+
+    def parts(self, upload_id: str) -> list[PartRow]:
+        table = tables.upload_parts
+        if not is_storable(upload_id):
+            return []
+        query = sa.select(table).where(self._mine(table), table.c.upload_id == upload_id)
+        found = self._connection.execute(query.order_by(table.c.number))
+        return [row_as(PartRow, row) for row in found]
+
+    def complete_upload(self, upload_id: str) -> UploadRow | None:
+        """Done once: None when there is no such upload, or it is complete already."""
+        table = tables.uploads
+        if not is_storable(upload_id):
+            return None
+        statement = (
+            sa.update(table)
+            .where(self._mine(table), table.c.id == upload_id, table.c.completed_at_us.is_(None))
+            .values(completed_at_us=self._now_us())
+            .returning(table)
+        )
+        row = self._connection.execute(statement).first()
+        return None if row is None else row_as(UploadRow, row)
+
+    def abort_upload(self, upload_id: str) -> list[DoomedObject] | None:
+        """Its parts are to go from the blob store, if they are kept there."""
+        row = self._first(tables.uploads, lock=True, id=upload_id)
+        if row is None:
+            return None
+        doomed = self._doom([DoomedObject(row.object_key, row.store_id)] if row.store_id else [])
+        self._delete(tables.uploads, id=upload_id)
+        return doomed
+
+    def stale_uploads(self, before_us: int, limit: int = 100) -> list[UploadRow]:
+        """Begun before then and never completed."""
+        table = tables.uploads
+        query = (
+            sa.select(table)
+            .where(self._mine(table), table.c.completed_at_us.is_(None))
+            .where(table.c.created_at_us < before_us)
+            .order_by(table.c.created_at_us)
+            .limit(limit)
+        )
+        return [row_as(UploadRow, row) for row in self._connection.execute(query)]
+
+    # --------------------------------------------------------------------------------------- to go
+
+    def doomed_objects(self, limit: int = 1000) -> list[DoomedObject]:
+        table = tables.doomed_objects
+        query = sa.select(table).where(self._mine(table)).order_by(table.c.doomed_at_us)
+        found = self._connection.execute(query.limit(limit))
+        return [row_as(DoomedObject, row) for row in found]
+
+    def forget_objects(self, gone: Iterable[DoomedObject]) -> None:
+        for each in gone:
+            self._delete(tables.doomed_objects, object_key=each.object_key, store_id=each.store_id)
+
+    # ---------------------------------------------------------------------------------------- quota
+
+    def quota_usage(self) -> Usage:
+        kept, owner = tables.usage, tables.organisations
+        query = (
+            sa.select(kept.c.episodes, kept.c.bytes, owner.c.quota_episodes, owner.c.quota_bytes)
+            .join(owner, owner.c.id == kept.c.org_id)
+            .where(self._mine(kept))
+        )
+        row = self._connection.execute(query).first()
+        return Usage(0, 0, None, None) if row is None else row_as(Usage, row)
+
+    def check_quota(
+        self,
+        *,
+        more_episodes: int = 0,
+        more_bytes: int = 0,
+        default_episodes: int | None = None,
+        default_bytes: int | None = None,
+    ) -> None:
+        """Raises QuotaExceeded. The organisation's own limit counts before the server's default; None is no limit."""
+        now = self.quota_usage()
+        for what, limit, default, wanted, more in (
+            (
+                "episodes",
+                now.quota_episodes,
+                default_episodes,
+                now.episodes + more_episodes,
+                more_episodes,
+            ),
+            ("bytes", now.quota_bytes, default_bytes, now.bytes + more_bytes, more_bytes),
+        ):
+            allowed = default if limit is None else limit
+            if more > 0 and allowed is not None and wanted > allowed:
+                raise QuotaExceeded(what=what, limit=allowed, wanted=wanted)
+
+    def recount_usage(self) -> Usage:
+        """From the rows themselves, which is slow and cannot be wrong."""
+        episodes = sa.select(sa.func.count()).where(self._mine(tables.episodes))
+        size = sa.func.coalesce(sa.func.sum(tables.artifacts.c.size), 0)
+        total = sa.select(sa.cast(size, sa.BigInteger)).where(self._mine(tables.artifacts))
+        counted = {"episodes": episodes.scalar_subquery(), "bytes": total.scalar_subquery()}
+        statement = sa.update(tables.usage).where(self._mine(tables.usage)).values(**counted)
+        self._connection.execute(statement)
+        return self.quota_usage()
+
+    # ---------------------------------------------------------------------------------------- within
+
+    def _insert_artifacts(
+        self, episode_id: str, requested: Sequence[tuple[str, str, str]]
+    ) -> tuple[ArtifactRow, ...]:
+        """In the order in which they are read back."""
+        rows: list[dict[str, Any]] = []
+        for kind, object_key, content_type in sorted(requested):
+            row: dict[str, Any] = dict.fromkeys(tables.artifacts.c.keys())
+            row.update(episode_id=episode_id, kind=kind, object_key=object_key, status="requested")
+            row.update(
+                org_id=self.org_id, content_type=content_type, requested_at_us=self._now_us()
+            )
+            checked_choice("artifact", "kind", kind, KINDS)
+            checked_text("artifact", "object_key", object_key, LONGEST_INDEXED)
+            checked_text("artifact", "content_type", content_type)
+            rows.append(row)
+        statements.insert(self._connection, tables.artifacts, rows)
+        return tuple(
+            ArtifactRow(**{name: value for name, value in row.items() if name != "org_id"})
+            for row in rows
+        )
+
+    def _artifacts_of(self, episode_ids: Sequence[str]) -> dict[str, tuple[ArtifactRow, ...]]:
+        theirs: dict[str, tuple[ArtifactRow, ...]] = dict.fromkeys(episode_ids, ())
+        asked = {"org_id": self.org_id, "episode_ids": list(episode_ids)}
+        for row in self._connection.execute(_ARTIFACTS_OF, asked):
+            theirs[row.episode_id] += (row_as(ArtifactRow, row),)
+        return theirs
+
+    def _doom_blobs_of(self, episode_id: str) -> list[DoomedObject]:
+        """Noted and no longer counted; the rows themselves go with the episode."""
+        artifacts = self._artifacts_of([episode_id])[episode_id]
+        self._count(bytes_=-sum(artifact.size or 0 for artifact in artifacts))
+        doomed = [DoomedObject(artifact.object_key) for artifact in artifacts]
+        query = sa.select(tables.uploads).where(
+            self._mine(tables.uploads),
+            tables.uploads.c.episode_id == episode_id,
+            tables.uploads.c.completed_at_us.is_(None),
+        )
+        for row in self._connection.execute(query):
+            if row.store_id:
+                doomed.append(DoomedObject(row.object_key, row.store_id))
+        return self._doom(doomed)
+
+    def _doom(self, objects: list[DoomedObject]) -> list[DoomedObject]:
+        for each in objects:
+            row = {"object_key": each.object_key, "store_id": each.store_id}
+            self._insert_new(tables.doomed_objects, {**row, "doomed_at_us": self._now_us()})
+        return objects
+
+    def _count(self, *, episodes: int = 0, bytes_: int = 0) -> None:
+        if episodes or bytes_:
+            more = {"of": self.org_id, "more_episodes": episodes, "more_bytes": bytes_}
+            self._connection.execute(_COUNT, more)
+
+
+_COUNT = (
+    sa.update(tables.usage)
+    .where(tables.usage.c.org_id == sa.bindparam("of"))
+    .values(
+        episodes=tables.usage.c.episodes + sa.bindparam("more_episodes", type_=sa.BigInteger),
+        bytes=tables.usage.c.bytes + sa.bindparam("more_bytes", type_=sa.BigInteger),
+    )
+)
+_ARTIFACTS_OF = (
+    sa.select(tables.artifacts)
+    .where(
+        tables.artifacts.c.org_id == sa.bindparam("org_id"),
+        tables.artifacts.c.episode_id.in_(sa.bindparam("episode_ids", expanding=True)),
+    )
+    .order_by(tables.artifacts.c.kind)
+)
+
+
+def _check_artifact(changes: dict[str, Any]) -> None:
+    for name, value in changes.items():
+        if name not in _CHANGEABLE:
+            expected = "one of " + ", ".join(_CHANGEABLE)
+            raise InvalidValue(record="artifact", field="field", value=name, expected=expected)
+        if name == "status":
+            checked_choice("artifact", name, value, ARTIFACT_STATUSES)
+        elif value is not None and name in ("size", "requested_at_us", "uploaded_at_us"):
+            checked_whole("artifact", name, value)
+        elif value is not None and name != "playable":
+            checked_text("artifact", name, value, LONGEST_TEXT)

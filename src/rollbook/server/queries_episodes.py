@@ -1,0 +1,229 @@
+"""Episodes: created once, finalized without ever going back, archived, restored, deleted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import sqlalchemy as sa
+
+from rollbook.errors import EpisodeArchived, IdempotencyConflict
+from rollbook.server import statements, tables
+from rollbook.server.db import to_json
+from rollbook.server.episode_values import (
+    checked_episode,
+    checked_final,
+    checked_tags,
+    failure_time_within,
+    merged_metadata,
+)
+from rollbook.server.queries_artifacts import ArtifactQueries
+from rollbook.server.rows import AnyRow, ArtifactRow, DoomedObject, EpisodeRow, row_as
+from rollbook.server.storable import checked_text
+from rollbook.server.terms import terms_of
+
+LONGEST_IDEMPOTENCY_KEY = 255
+_TERMS_AT_ONCE = 100
+
+_ADD_TERMS = sa.text(
+    "INSERT INTO episode_terms (org_id, term, created_at_us, episode_id) "
+    "SELECT :org_id, term, :created_at_us, :episode_id FROM unnest(CAST(:terms AS text[])) AS term"
+)
+"""PostgreSQL takes them all in one statement; to SQLite, many small ones are as good."""
+
+RequestedArtifact: TypeAlias = "tuple[str, str, str]"
+"""Kind, object key, content type."""
+
+
+class EpisodeQueries(ArtifactQueries):
+    def create_episode(
+        self,
+        values: Mapping[str, Any],
+        artifacts: Sequence[RequestedArtifact] = (),
+        idempotency: tuple[str, str] | None = None,
+    ) -> EpisodeRow:
+        """`idempotency` is a key and the digest of the request: the same pair again gives the first episode, with
+        `replayed` set; the same key with another digest is a conflict."""
+        now = self._now_us()
+        row = {**checked_episode(values), "created_at_us": now, "updated_at_us": now}
+        if idempotency is not None:
+            first = self._claim(*idempotency, episode_id=row["id"])
+            if first is not None:
+                return first
+        self._insert(tables.episodes, row)
+        requested = self._insert_artifacts(row["id"], artifacts)
+        self._add_terms(row["id"], now, terms_of(row["metadata"], row["tags"]))
+        self._count(episodes=1)
+        del row["name_search"]
+        return EpisodeRow(
+            org_id=self.org_id,
+            **row,
+            finalized_at_us=None,
+            abandoned_at_us=None,
+            archived_at_us=None,
+            archived_from=None,
+            artifacts=requested,
+        )
+
+    def episode(self, episode_id: str) -> EpisodeRow | None:
+        row = self._first(tables.episodes, id=episode_id)
+        return None if row is None else self._with_artifacts([row])[0]
+
+    def finalize_episode(self, episode_id: str, changes: Mapping[str, Any]) -> EpisodeRow | None:
+        """Ends a recording, or adds to one that has ended: the status it ended with stays, unless nobody but the
+        reaper ended it. Metadata is merged name by name; of all else, the last value that was given counts."""
+        row = self._first(tables.episodes, lock=True, id=episode_id)
+        if row is None:
+            return None
+        if row.status == "archived":
+            raise EpisodeArchived(episode_id=episode_id)
+        given = checked_final(changes)
+        now = self._now_us()
+        if row.finalized_at_us is not None:
+            given["status"] = row.status
+        merged = {
+            **given,
+            "metadata": merged_metadata(row._mapping["metadata"], given.get("metadata", {})),
+            "failure_time_s": failure_time_within(
+                given.get("failure_time_s", row.failure_time_s),
+                given.get("duration_s", row.duration_s),
+                given["status"],
+            ),
+            "finalized_at_us": row.finalized_at_us or now,
+            "abandoned_at_us": None,
+        }
+        return self._change(row, merged)
+
+    def tag_episode(self, episode_id: str, tags: Iterable[str]) -> EpisodeRow | None:
+        """These tags and no others."""
+        row = self._first(tables.episodes, lock=True, id=episode_id)
+        return None if row is None else self._change(row, {"tags": checked_tags(tags)})
+
+    def archive_episode(self, episode_id: str) -> EpisodeRow | None:
+        """Out of the lists and closed to changes; nothing is lost. Again does nothing."""
+        row = self._first(tables.episodes, lock=True, id=episode_id)
+        if row is None:
+            return None
+        if row.status == "archived":
+            return self._change(row, {})
+        archived = {"status": "archived", "archived_from": row.status}
+        return self._change(row, {**archived, "archived_at_us": self._now_us()})
+
+    def restore_episode(self, episode_id: str) -> EpisodeRow | None:
+        row = self._first(tables.episodes, lock=True, id=episode_id)
+        if row is None:
+            return None
+        restored = {"status": row.archived_from, "archived_from": None, "archived_at_us": None}
+        return self._change(row, restored if row.status == "archived" else {})
+
+    def delete_episode(self, episode_id: str) -> list[DoomedObject] | None:
+        """The blobs that are to go as well. They stay noted until `forget_objects` is told that they are gone."""
+        row = self._first(tables.episodes, lock=True, id=episode_id)
+        if row is None:
+            return None
+        doomed = self._doom_blobs_of(episode_id)
+        self._remove_terms(row, terms_of(row._mapping["metadata"], row.tags))
+        self._delete(tables.episodes, id=episode_id)
+        self._count(episodes=-1)
+        return doomed
+
+    # -------------------------------------------------------------------------- upkeep by the server
+
+    def abandoned_episodes(self, before_us: int, limit: int = 100) -> list[str]:
+        """Still recording, and untouched since `before_us`; the oldest first."""
+        table = tables.episodes
+        query = (
+            sa.select(table.c.id)
+            .where(self._mine(table), table.c.status == "recording")
+            .where(table.c.created_at_us < before_us, table.c.updated_at_us < before_us)
+            .order_by(table.c.created_at_us)
+            .limit(limit)
+        )
+        return list(self._connection.execute(query).scalars())
+
+    def abandon_episode(self, episode_id: str, before_us: int) -> bool:
+        """Failed, because nobody came back for it. False when someone did after all."""
+        now = self._now_us()
+        table = tables.episodes
+        statement = (
+            sa.update(table)
+            .where(self._mine(table), table.c.id == episode_id, table.c.status == "recording")
+            .where(table.c.updated_at_us < before_us)
+            .values(status="failed", abandoned_at_us=now, updated_at_us=now)
+        )
+        return self._connection.execute(statement).rowcount == 1
+
+    def forget_idempotency_keys(self, before_us: int) -> int:
+        table = tables.idempotency_keys
+        statement = sa.delete(table).where(self._mine(table), table.c.created_at_us < before_us)
+        return self._connection.execute(statement).rowcount
+
+    # ---------------------------------------------------------------------------------------- within
+
+    def _claim(self, key: str, digest: str, *, episode_id: str) -> EpisodeRow | None:
+        """None when the key is new, and from now on that of `episode_id`; else the episode that has it."""
+        checked_text("episode", "idempotency key", key, LONGEST_IDEMPOTENCY_KEY)
+        claim = {"key": key, "request_digest": digest, "episode_id": episode_id}
+        if self._insert_new(tables.idempotency_keys, {**claim, "created_at_us": self._now_us()}):
+            return None
+        taken = self._first(tables.idempotency_keys, key=key)
+        if taken is None or taken.request_digest != digest:
+            detail = "was used for a different request; send a new key with a new request"
+            raise IdempotencyConflict(key=key, detail=detail)
+        first = self.episode(taken.episode_id)
+        if first is None:
+            detail = "its episode was deleted; send a new key to record it again"
+            raise IdempotencyConflict(key=key, detail=detail)
+        return dataclasses.replace(first, replayed=True)
+
+    def _change(self, row: AnyRow, changes: dict[str, Any]) -> EpisodeRow:
+        """Writes what differs, and keeps the terms in step. A request that is repeated writes nothing."""
+        will_be: dict[str, Any] = {**row._mapping, **changes}
+        differing = {
+            name: value for name, value in changes.items() if not _same(value, row._mapping[name])
+        }
+        if differing:
+            will_be["updated_at_us"] = differing["updated_at_us"] = self._now_us()
+            self._update(tables.episodes, differing, id=row.id)
+            self._retell_terms(row, will_be)
+        del will_be["name_search"]
+        return EpisodeRow(**will_be, artifacts=self._artifacts_of([row.id])[row.id])
+
+    def _retell_terms(self, row: AnyRow, will_be: dict[str, Any]) -> None:
+        old = terms_of(row._mapping["metadata"], row.tags)
+        new = terms_of(will_be["metadata"], will_be["tags"])
+        self._remove_terms(row, old - new)
+        self._add_terms(row.id, row.created_at_us, new - old)
+
+    def _add_terms(self, episode_id: str, created_at_us: int, terms: Iterable[str]) -> None:
+        where = {"org_id": self.org_id, "created_at_us": created_at_us, "episode_id": episode_id}
+        if self._is_postgres:
+            self._connection.execute(_ADD_TERMS, {**where, "terms": sorted(terms)})
+        else:
+            rows = [{**where, "term": term} for term in sorted(terms)]
+            statements.insert(self._connection, tables.episode_terms, rows)
+
+    def _remove_terms(self, row: AnyRow, terms: Iterable[str]) -> None:
+        table = tables.episode_terms
+        here = sa.and_(
+            self._mine(table),
+            table.c.created_at_us == row.created_at_us,
+            table.c.episode_id == row.id,
+        )
+        gone = sorted(terms)
+        for start in range(0, len(gone), _TERMS_AT_ONCE):
+            some = table.c.term.in_(gone[start : start + _TERMS_AT_ONCE])
+            self._connection.execute(sa.delete(table).where(here, some))
+
+    def _with_artifacts(self, rows: Sequence[AnyRow]) -> list[EpisodeRow]:
+        """In the order given, with one query for the artifacts of all."""
+        theirs: dict[str, tuple[ArtifactRow, ...]] = self._artifacts_of([row.id for row in rows])
+        return [row_as(EpisodeRow, row, artifacts=theirs[row.id], replayed=False) for row in rows]
+
+
+def _same(one: object, other: object) -> bool:
+    """Also in what Python takes for equal and JSON does not: 1, 1.0 and true."""
+    if isinstance(one, dict | list):
+        return to_json(one) == to_json(other)
+    return one == other

@@ -1,0 +1,28 @@
+"""Quotas: how much an organisation may keep. Its own limit counts before the server's; None is no limit."""
+
+from __future__ import annotations
+
+from rollbook.errors import QuotaExceeded
+from rollbook.server.queries import Scope
+from rollbook.server.settings import Settings
+
+
+def checked_quota(scope: Scope, settings: Settings, *, more_bytes: int = 0) -> int:
+    """How many bytes one more artifact may have; QuotaExceeded when there are too many already.
+
+    Asked after a change, in its transaction, which is then undone: so two at once cannot both slip through.
+    """
+    usage = scope.quota_usage()
+    episodes = _first(usage.quota_episodes, settings.quota_episodes)
+    if episodes is not None and usage.episodes > episodes:
+        raise QuotaExceeded(what="episodes", limit=episodes, wanted=usage.episodes)
+    allowed = _first(usage.quota_bytes, settings.quota_bytes)
+    if allowed is None:
+        return settings.artifact_limit_bytes
+    if usage.bytes + more_bytes > allowed:
+        raise QuotaExceeded(what="bytes", limit=allowed, wanted=usage.bytes + more_bytes)
+    return min(settings.artifact_limit_bytes, allowed - usage.bytes)
+
+
+def _first(own: int | None, default: int | None) -> int | None:
+    return default if own is None else own

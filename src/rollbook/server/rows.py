@@ -1,0 +1,210 @@
+"""Rows as they leave the database: plain, frozen, free of SQL. Times are microseconds since 1970."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import sqlalchemy as sa
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+R = TypeVar("R", bound="DataclassInstance")
+AnyRow: TypeAlias = "sa.Row[*tuple[Any, ...]]"
+
+
+_columns: dict[type, tuple[str, ...]] = {}
+"""Of each kind of row, found out once: a page has many of them."""
+
+
+def row_as(cls: type[R], row: AnyRow, **more: object) -> R:
+    """The columns that `cls` names, as one of it. `more` is what does not stand in the row."""
+    names = _columns.get(cls)
+    if names is None:
+        names = _columns[cls] = tuple(each.name for each in fields(cls))
+    found = row._mapping
+    return cls(**{name: found[name] for name in names if name not in more}, **more)
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRow:
+    episode_id: str
+    kind: str
+    object_key: str
+    content_type: str
+    status: str
+    size: int | None
+    sha256: str | None
+    claimed_sha256: str | None
+    playable: bool | None
+    detail: str | None
+    requested_at_us: int
+    uploaded_at_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRow:
+    org_id: str
+    id: str
+    name: str | None
+    source: str
+    robot: str | None
+    policy_version: str | None
+    env_version: str | None
+    git_sha: str | None
+    seed: int | None
+    fps: float | None
+    duration_s: float | None
+    bytes_total: int | None
+    status: str
+    failure_time_s: float | None
+    metadata: dict[str, Any]
+    tags: list[str]
+    created_by: str | None
+    created_at_us: int
+    updated_at_us: int
+    finalized_at_us: int | None
+    abandoned_at_us: int | None
+    """When nobody had finalized it for too long. Its owner still may."""
+    archived_at_us: int | None
+    archived_from: str | None
+    """The status it returns to when it is restored."""
+    artifacts: tuple[ArtifactRow, ...]
+    replayed: bool = False
+    """A repeated create was answered with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadRow:
+    id: str
+    episode_id: str
+    kind: str
+    object_key: str
+    store_id: str | None
+    size: int
+    part_size: int
+    sha256: str | None
+    created_at_us: int
+    completed_at_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartRow:
+    number: int
+    size: int
+    etag: str
+    sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DoomedObject:
+    """A blob without an episode. With a `store_id`, the multipart upload of that name is to be aborted."""
+
+    object_key: str
+    store_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    episodes: int
+    bytes: int
+    quota_episodes: int | None
+    """None: whatever the server's settings say."""
+    quota_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OrganisationRow:
+    id: str
+    name: str
+    quota_bytes: int | None
+    quota_episodes: int | None
+    created_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserRow:
+    id: str
+    email: str
+    name: str | None
+    password_hash: str | None
+    created_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    user_id: str
+    email: str
+    name: str | None
+    role: str
+    created_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipRow:
+    """One organisation of a user, and what they are there."""
+
+    org_id: str
+    org_name: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class InvitationRow:
+    org_id: str
+    id: str
+    email: str
+    role: str
+    invited_by: str | None
+    created_at_us: int
+    expires_at_us: int
+    accepted_at_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    key_id: str
+    org_id: str
+    prefix: str
+    secret_hash: str
+    label: str | None
+    created_by: str | None
+    created_at_us: int
+    last_used_at_us: int | None
+    revoked_at_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    token_hash: str
+    user_id: str
+    org_id: str
+    csrf_token: str
+    created_at_us: int
+    expires_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLoginRow:
+    user_code: str
+    status: str
+    hostname: str | None
+    user_agent: str | None
+    ip: str | None
+    user_id: str | None
+    org_id: str | None
+    key_id: str | None
+    created_at_us: int
+    expires_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    id: int
+    event: str
+    actor: str | None
+    subject: str | None
+    detail: dict[str, Any]
+    ip: str | None
+    at_us: int

@@ -1,0 +1,226 @@
+"""Settings of one server. What is not given has a default that works, and what is missing on disk is created."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from rollbook.errors import ConfigurationError, StorageError
+
+DEFAULT_PORT = 8321
+_LEAST_SECRET_BYTES = 32
+_SECRET_FILE = "secret.key"
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    data_dir: Path
+    database_url: str
+    """`sqlite:///PATH` or `postgresql://…`."""
+    blobs_url: str
+    """`file:///folder` or `s3://bucket/prefix`."""
+    secret: bytes = field(repr=False)
+    """Signs URLs. Every process of one server has to have the same: from ROLLBOOK_SECRET, or from the data folder."""
+    s3_endpoint: str | None = None
+    public_url: str | None = None
+    """Where clients reach this server, when that is not what they write into the Host header."""
+    allowed_hosts: tuple[str, ...] = ()
+    """More names that clients may call this server by; its own address and loopback are always allowed."""
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    workers: int = 1
+    metrics_bind: str | None = None
+    """`HOST:PORT` for Prometheus, apart from the API, which is open to the world."""
+    log_level: str = "info"
+
+    upload_ttl_s: int = 1800
+    download_ttl_s: int = 3600
+    body_limit_bytes: int = 4 << 20
+    """Of one JSON request."""
+    artifact_limit_bytes: int = 64 << 30
+    quota_episodes: int | None = None
+    """Per organisation, unless it has a limit of its own; None is no limit."""
+    quota_bytes: int | None = None
+    requests_per_s: float | None = None
+    """Of one API key, on average; None is no limit."""
+    requests_burst: int = 200
+    sign_ins_per_minute: int = 10
+    """Attempts from one address or for one account."""
+
+    reap_every_s: float = 300.0
+    """0 turns upkeep off, for processes that leave it to another."""
+    reap_after_s: float = 86_400.0
+    """A recording that nobody touched for so long has failed."""
+    find_orphans_every_s: float = 86_400.0
+    """Every blob is listed for it, which S3 charges for."""
+    idempotency_ttl_s: float = 7 * 86_400.0
+    shutdown_grace_s: int = 30
+    """What requests under way may still take when the server is told to stop."""
+
+    @classmethod
+    def load(cls, data_dir: Path, **overrides: Any) -> Settings:
+        """Creates the folder and the secret. An override of None is as good as none."""
+        given = {name: value for name, value in overrides.items() if value is not None}
+        known = {each.name: each for each in fields(cls)}
+        for name in given:
+            if name not in known:
+                expected = ", ".join(sorted(set(known) - {"data_dir"}))
+                message = f"there is no setting {name!r}; known: {expected}"
+                raise ConfigurationError(message=message)
+        folder = _private_folder(Path(data_dir))
+        values: dict[str, Any] = {
+            "database_url": f"sqlite:///{folder / 'rollbook.db'}",
+            "blobs_url": (folder / "blobs").as_uri(),
+            **given,
+        }
+        values["secret"] = _secret(folder, given.get("secret") or os.environ.get("ROLLBOOK_SECRET"))
+        values["public_url"] = _public_url(given.get("public_url"))
+        hosts = given.get("allowed_hosts", ())
+        values["allowed_hosts"] = tuple(hosts.split(",") if isinstance(hosts, str) else hosts)
+        _check_numbers(values)
+        return cls(data_dir=folder, **values)
+
+    @property
+    def local_url(self) -> str:
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "", "::") else self.host
+        return f"http://{_in_url(host)}:{self.port}"
+
+    @property
+    def client_url(self) -> str:
+        """For links in messages to whoever runs the server."""
+        return self.public_url or self.local_url
+
+    @property
+    def known_hosts(self) -> frozenset[str]:
+        """What a Host header may say, in small letters, with and without our port."""
+        names = {*_LOOPBACK, self.host.lower(), *(name.lower() for name in self.allowed_hosts)}
+        return frozenset(names) | {f"{_in_url(name)}:{self.port}" for name in names}
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        if self.metrics_bind is None:
+            return None
+        host, colon, port = self.metrics_bind.rpartition(":")
+        if not colon or not port.isdecimal() or not 0 <= int(port) < 65_536:
+            message = f"metrics: {self.metrics_bind!r} is not HOST:PORT, such as 127.0.0.1:9321"
+            raise ConfigurationError(message=message)
+        return host.strip("[]") or "127.0.0.1", int(port)
+
+    def portable(self) -> dict[str, Any]:
+        """What another process has to be given to load the same settings. The secret lies in the data folder."""
+        kept = {each.name: getattr(self, each.name) for each in fields(self)}
+        del kept["secret"]
+        return {**kept, "data_dir": str(self.data_dir), "allowed_hosts": list(self.allowed_hosts)}
+
+
+def default_data_dir(environment: Mapping[str, str] = os.environ) -> Path:
+    home = environment.get("ROLLBOOK_HOME")
+    return (Path(home) if home else Path.home() / ".rollbook") / "server"
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _private_folder(folder: Path) -> Path:
+    """Hashes of keys, recordings of robots: nobody else on the machine has to read them."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder.resolve(strict=True)
+    except OSError as error:
+        detail = f"the data folder cannot be made: {error.strerror}"
+        raise StorageError(path=str(folder), detail=detail) from error
+
+
+def _secret(folder: Path, given: bytes | str | None) -> bytes:
+    """As given, or as kept in the folder. Of processes that start together, the first one's counts for all."""
+    if given is not None:
+        secret = given.encode() if isinstance(given, str) else given
+        if len(secret) < _LEAST_SECRET_BYTES:
+            message = f"secret: {len(secret)} bytes are too few; give at least {_LEAST_SECRET_BYTES} random ones"
+            raise ConfigurationError(message=message)
+        return secret
+    path = folder / _SECRET_FILE
+    if not path.exists():
+        _write_secret(path)
+    try:
+        secret = path.read_bytes()
+        open_to_others = stat.S_IMODE(path.stat().st_mode) & 0o077
+    except OSError as error:
+        raise StorageError(path=str(path), detail=f"cannot be read: {error.strerror}") from error
+    if len(secret) < _LEAST_SECRET_BYTES:
+        detail = "it is too short to be the secret of a server; remove it and start again"
+        raise StorageError(path=str(path), detail=detail)
+    if open_to_others:
+        raise StorageError(path=str(path), detail="others can read it; chmod 600 it")
+    return secret
+
+
+def _write_secret(path: Path) -> None:
+    temp = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_LEAST_SECRET_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temp, path)
+        except FileExistsError:
+            pass  # another process was first, and its secret is the one
+        finally:
+            temp.unlink()
+    except OSError as error:
+        raise StorageError(path=str(path), detail=f"cannot be written: {error.strerror}") from error
+
+
+def _public_url(url: str | None) -> str | None:
+    if url is None:
+        return None
+    split = urlsplit(url)
+    if split.scheme not in ("http", "https") or not split.hostname or split.query or split.fragment:
+        message = f"public-url: {url!r} is not an address such as https://rollbook.example.com"
+        raise ConfigurationError(message=message)
+    return url.rstrip("/")
+
+
+_WHOLE = {
+    "port": 0,
+    "workers": 1,
+    "upload_ttl_s": 1,
+    "download_ttl_s": 1,
+    "body_limit_bytes": 1,
+    "artifact_limit_bytes": 1,
+    "quota_episodes": 0,
+    "quota_bytes": 0,
+    "requests_burst": 1,
+    "sign_ins_per_minute": 1,
+    "shutdown_grace_s": 0,
+}
+_REAL = {
+    "requests_per_s": 0.001,
+    "reap_every_s": 0,
+    "reap_after_s": 0,
+    "find_orphans_every_s": 0,
+    "idempotency_ttl_s": 0,
+}
+"""The least that each may be."""
+
+
+def _check_numbers(values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        least = _WHOLE.get(name, _REAL.get(name))
+        if least is None:
+            continue
+        kinds = (int,) if name in _WHOLE else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not value >= least:
+            what = "a whole number" if name in _WHOLE else "a number"
+            message = f"{name} is {value!r}; expected {what}, at least {least}"
+            raise ConfigurationError(message=message)

@@ -1,0 +1,121 @@
+"""The plain statements, each built once: putting one together costs several times what SQLite takes to run it.
+
+Conditions are equalities. Their parameters are called `is_<column>`, apart from those of the values that are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from rollbook.server.rows import AnyRow
+from rollbook.server.storable import is_storable
+
+Names = tuple[str, ...]
+_KEPT = 1024
+"""Of each kind: what is changed together differs from call to call."""
+
+
+def first(
+    connection: sa.Connection, table: sa.Table, equal: Mapping[str, object], *, lock: bool = False
+) -> AnyRow | None:
+    """`lock`: nobody else changes the row until this transaction ends. SQLite has one writer anyway."""
+    if not can_be_stored(equal):
+        return None
+    statement = _select(table, *_names(equal), lock)
+    return connection.execute(statement, _parameters(equal)).first()
+
+
+def insert(connection: sa.Connection, table: sa.Table, rows: dict[str, Any] | list[Any]) -> None:
+    """All rows with the same columns."""
+    if rows:
+        connection.execute(_insert(table), rows)
+
+
+def insert_new(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
+    """False where a row with the same key stands already, also one that someone else is just writing."""
+    statement = _insert_new(table, connection.dialect.name, tuple(row))
+    return connection.execute(statement, row).first() is not None
+
+
+def update(
+    connection: sa.Connection,
+    table: sa.Table,
+    values: Mapping[str, object],
+    equal: Mapping[str, object],
+) -> int:
+    """How many rows were changed."""
+    if not can_be_stored(equal):
+        return 0
+    statement = _update(table, tuple(values), *_names(equal))
+    return connection.execute(statement, {**values, **_parameters(equal)}).rowcount
+
+
+def delete(connection: sa.Connection, table: sa.Table, equal: Mapping[str, object]) -> int:
+    if not can_be_stored(equal):
+        return 0
+    statement = _delete(table, *_names(equal))
+    return connection.execute(statement, _parameters(equal)).rowcount
+
+
+def can_be_stored(equal: Mapping[str, object]) -> bool:
+    """A text that cannot be stored is equal to nothing, rather than an error of the database."""
+    return all(is_storable(value) for value in equal.values() if isinstance(value, str))
+
+
+def upsert(dialect: str, table: sa.Table) -> Any:
+    """An insert that may say what to do about a conflict, which each database spells in its own dialect."""
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+
+
+# ---------------------------------------------------------------------------------------- built once
+
+
+@lru_cache(_KEPT)
+def _select(table: sa.Table, given: Names, missing: Names, lock: bool) -> sa.Select[Any]:
+    query = sa.select(table).where(*_conditions(table, given, missing))
+    return query.with_for_update() if lock else query
+
+
+@lru_cache(_KEPT)
+def _insert(table: sa.Table) -> sa.Insert:
+    return sa.insert(table)
+
+
+@lru_cache(_KEPT)
+def _insert_new(table: sa.Table, dialect: str, columns: Names) -> Any:
+    row = {name: sa.bindparam(name, type_=table.c[name].type) for name in columns}
+    statement = upsert(dialect, table).values(row).on_conflict_do_nothing()
+    return statement.returning(sa.literal_column("1"))
+
+
+@lru_cache(_KEPT)
+def _update(table: sa.Table, columns: Names, given: Names, missing: Names) -> sa.Update:
+    values = {name: sa.bindparam(name, type_=table.c[name].type) for name in columns}
+    return sa.update(table).where(*_conditions(table, given, missing)).values(values)
+
+
+@lru_cache(_KEPT)
+def _delete(table: sa.Table, given: Names, missing: Names) -> sa.Delete:
+    return sa.delete(table).where(*_conditions(table, given, missing))
+
+
+def _conditions(table: sa.Table, given: Names, missing: Names) -> list[sa.ColumnElement[bool]]:
+    equal = [
+        table.c[name] == sa.bindparam(f"is_{name}", type_=table.c[name].type) for name in given
+    ]
+    return [*equal, *(table.c[name].is_(None) for name in missing)]
+
+
+def _names(equal: Mapping[str, object]) -> tuple[Names, Names]:
+    """Of the columns that have a value, and of those that must have none."""
+    given = tuple(name for name, value in equal.items() if value is not None)
+    return given, tuple(name for name, value in equal.items() if value is None)
+
+
+def _parameters(equal: Mapping[str, object]) -> dict[str, object]:
+    return {f"is_{name}": value for name, value in equal.items() if value is not None}

@@ -1,0 +1,361 @@
+"""Every table of the server, once. Migrations build them, the queries modules alone read and write them.
+
+A table with `org_id` belongs to tenants: every query on it is scoped by `queries.Scope`, and on PostgreSQL a row-level
+security policy asks for the tenant a second time. Its primary key begins with the tenant, and so does every reference
+to it: a row can never hang on a row of somebody else. Times are microseconds since 1970 in UTC, so that both databases
+order them alike; ids are text.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import sqlalchemy as sa
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+class WholeNumber(sa.TypeDecorator[int]):
+    """An integer of any size, kept as its digits: SQLite would turn one beyond 64 bits into a float."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: int | None, dialect: sa.Dialect) -> str | None:
+        return None if value is None else str(int(value))
+
+    def process_result_value(self, value: Any | None, dialect: sa.Dialect) -> int | None:
+        return None if value is None else int(value)
+
+
+Json = sa.JSON(none_as_null=True)
+"""Not jsonb, which rewrites numbers (1e22 comes back as an integer): what was logged is what is read."""
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def new_id() -> str:
+    """A version 7 UUID: new ones sort after old ones, so that rows written together lie together in an index."""
+    microseconds = now_us()
+    milliseconds, rest = divmod(microseconds, 1000)
+    random = int.from_bytes(os.urandom(8), "big") >> 2
+    number = milliseconds << 80 | 7 << 76 | rest * 4096 // 1000 << 64 | 0b10 << 62 | random
+    digits = f"{number:032x}"
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _org() -> sa.Column[str]:
+    return sa.Column(
+        "org_id", sa.Text, sa.ForeignKey("organisations.id", ondelete="CASCADE"), nullable=False
+    )
+
+
+def _org_of_parent() -> sa.Column[str]:
+    """Where a reference to another row of the tenant already leads to the organisation."""
+    return _text("org_id", required=True)
+
+
+def _user() -> sa.Column[str]:
+    return sa.Column(
+        "user_id", sa.Text, sa.ForeignKey("users.id", ondelete="CASCADE"), nullable=False
+    )
+
+
+def _text(name: str, *, required: bool = False) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, nullable=not required)
+
+
+def _time(name: str, *, required: bool = True) -> sa.Column[int]:
+    return sa.Column(name, sa.BigInteger, nullable=not required)
+
+
+def _within_tenant(parent: str, column: str) -> sa.ForeignKeyConstraint:
+    return sa.ForeignKeyConstraint(
+        ["org_id", column], [f"{parent}.org_id", f"{parent}.id"], ondelete="CASCADE"
+    )
+
+
+# ------------------------------------------------------------------------------- people and access
+
+organisations = sa.Table(
+    "organisations",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    _text("name", required=True),
+    sa.Column("quota_bytes", sa.BigInteger),
+    sa.Column("quota_episodes", sa.BigInteger),
+    _time("created_at_us"),
+)
+
+users = sa.Table(
+    "users",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("email", sa.Text, nullable=False, unique=True),
+    _text("name"),
+    _text("password_hash"),
+    _time("created_at_us"),
+)
+
+memberships = sa.Table(
+    "memberships",
+    metadata,
+    _org(),
+    _user(),
+    _text("role", required=True),
+    _time("created_at_us"),
+    sa.PrimaryKeyConstraint("org_id", "user_id"),
+    sa.Index(None, "user_id"),
+)
+
+sessions = sa.Table(
+    "sessions",
+    metadata,
+    sa.Column("token_hash", sa.Text, primary_key=True),
+    _user(),
+    _org(),
+    _text("csrf_token", required=True),
+    _time("created_at_us"),
+    _time("expires_at_us"),
+    sa.Index(None, "user_id"),
+    sa.Index(None, "org_id"),
+    sa.Index(None, "expires_at_us"),
+)
+
+sign_in_links = sa.Table(
+    "sign_in_links",
+    metadata,
+    sa.Column("token_hash", sa.Text, primary_key=True),
+    _user(),
+    _time("expires_at_us"),
+    _time("used_at_us", required=False),
+    sa.Index(None, "user_id"),
+)
+
+invitations = sa.Table(
+    "invitations",
+    metadata,
+    _org(),
+    _text("id", required=True),
+    sa.Column("token_hash", sa.Text, nullable=False, unique=True),
+    _text("email", required=True),
+    _text("role", required=True),
+    _text("invited_by"),
+    _time("created_at_us"),
+    _time("expires_at_us"),
+    _time("accepted_at_us", required=False),
+    sa.PrimaryKeyConstraint("org_id", "id"),
+)
+
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    sa.Column("key_id", sa.Text, primary_key=True),
+    _org(),
+    _text("prefix", required=True),
+    _text("secret_hash", required=True),
+    _text("label"),
+    _text("created_by"),
+    _time("created_at_us"),
+    _time("last_used_at_us", required=False),
+    _time("revoked_at_us", required=False),
+    sa.Index(None, "org_id", "created_at_us"),
+)
+
+device_logins = sa.Table(
+    "device_logins",
+    metadata,
+    sa.Column("device_code_hash", sa.Text, primary_key=True),
+    sa.Column("user_code", sa.Text, nullable=False, unique=True),
+    _text("status", required=True),
+    _text("hostname"),
+    _text("user_agent"),
+    _text("ip"),
+    _text("user_id"),
+    _text("org_id"),
+    _text("key_id"),
+    _time("created_at_us"),
+    _time("expires_at_us"),
+    sa.Index(None, "expires_at_us"),
+)
+
+audit_log = sa.Table(
+    "audit_log",
+    metadata,
+    sa.Column(
+        "id",
+        sa.BigInteger().with_variant(sa.Integer, "sqlite"),
+        primary_key=True,
+        autoincrement=True,
+    ),
+    _org(),
+    _text("event", required=True),
+    _text("actor"),
+    _text("subject"),
+    sa.Column("detail", Json, nullable=False),
+    _text("ip"),
+    _time("at_us"),
+    sa.Index(None, "org_id", "id"),
+)
+
+# ---------------------------------------------------------------------------------------- episodes
+
+episodes = sa.Table(
+    "episodes",
+    metadata,
+    _org(),
+    _text("id", required=True),
+    _text("name"),
+    _text("name_search"),
+    _text("source", required=True),
+    _text("robot"),
+    _text("policy_version"),
+    _text("env_version"),
+    _text("git_sha"),
+    sa.Column("seed", WholeNumber),
+    sa.Column("fps", sa.Double),
+    sa.Column("duration_s", sa.Double),
+    sa.Column("bytes_total", sa.BigInteger),
+    _text("status", required=True),
+    _text("archived_from"),
+    sa.Column("failure_time_s", sa.Double),
+    sa.Column("metadata", Json, nullable=False),
+    sa.Column("tags", Json, nullable=False),
+    _text("created_by"),
+    _time("created_at_us"),
+    _time("updated_at_us"),
+    _time("finalized_at_us", required=False),
+    _time("abandoned_at_us", required=False),
+    _time("archived_at_us", required=False),
+    sa.PrimaryKeyConstraint("org_id", "id"),
+    # a list goes newest first, so each index ends in the order of the list; the first one answers a search by name
+    sa.Index(None, "org_id", "created_at_us", "id", "status", "name_search"),
+    sa.Index(None, "org_id", "policy_version", "created_at_us", "id"),
+    sa.Index(None, "org_id", "env_version", "created_at_us", "id"),
+    sa.Index(None, "org_id", "git_sha", "created_at_us", "id"),
+    sa.Index(None, "org_id", "seed", "created_at_us", "id"),
+    sa.Index(None, "org_id", "robot", "created_at_us", "id"),
+    sa.Index(None, "org_id", "source", "created_at_us", "id"),
+    sa.Index(None, "org_id", "status", "created_at_us", "id"),
+)
+
+episode_terms = sa.Table(
+    "episode_terms",
+    metadata,
+    _org_of_parent(),
+    _text("term", required=True),
+    _time("created_at_us"),
+    _text("episode_id", required=True),
+    sa.PrimaryKeyConstraint("org_id", "term", "created_at_us", "episode_id"),
+    sqlite_with_rowid=False,
+)
+"""Tags and metadata values as `tag=…` and `metadata.a.b=…`, each with its episodes in the order of the list: a rare
+value and one that every episode has are found alike. Rebuilt from the episode, so no reference and no second index."""
+
+artifacts = sa.Table(
+    "artifacts",
+    metadata,
+    _org_of_parent(),
+    _text("episode_id", required=True),
+    _text("kind", required=True),
+    _text("object_key", required=True),
+    _text("content_type", required=True),
+    _text("status", required=True),
+    sa.Column("size", sa.BigInteger),
+    _text("sha256"),
+    _text("claimed_sha256"),
+    sa.Column("playable", sa.Boolean),
+    _text("detail"),
+    _time("requested_at_us"),
+    _time("uploaded_at_us", required=False),
+    sa.PrimaryKeyConstraint("org_id", "episode_id", "kind"),
+    sa.UniqueConstraint("org_id", "object_key"),
+    _within_tenant("episodes", "episode_id"),
+)
+
+uploads = sa.Table(
+    "uploads",
+    metadata,
+    _org_of_parent(),
+    _text("id", required=True),
+    _text("episode_id", required=True),
+    _text("kind", required=True),
+    _text("object_key", required=True),
+    _text("store_id"),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("part_size", sa.BigInteger, nullable=False),
+    _text("sha256"),
+    _time("created_at_us"),
+    _time("completed_at_us", required=False),
+    sa.PrimaryKeyConstraint("org_id", "id"),
+    sa.Index(None, "org_id", "episode_id"),
+    _within_tenant("episodes", "episode_id"),
+)
+
+upload_parts = sa.Table(
+    "upload_parts",
+    metadata,
+    _org_of_parent(),
+    _text("upload_id", required=True),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    _text("etag", required=True),
+    _text("sha256"),
+    sa.PrimaryKeyConstraint("org_id", "upload_id", "number"),
+    _within_tenant("uploads", "upload_id"),
+)
+
+doomed_objects = sa.Table(
+    "doomed_objects",
+    metadata,
+    _org(),
+    _text("object_key", required=True),
+    _text("store_id", required=True),
+    _time("doomed_at_us"),
+    sa.PrimaryKeyConstraint("org_id", "object_key", "store_id"),
+)
+"""Blobs whose rows are gone already: whatever happens in between, they are deleted in the end. `store_id` is empty for
+an object, or names the multipart upload to abort."""
+
+idempotency_keys = sa.Table(
+    "idempotency_keys",
+    metadata,
+    _org(),
+    _text("key", required=True),
+    _text("request_digest", required=True),
+    _text("episode_id", required=True),
+    _time("created_at_us"),
+    sa.PrimaryKeyConstraint("org_id", "key"),
+)
+
+usage = sa.Table(
+    "usage",
+    metadata,
+    sa.Column(
+        "org_id", sa.Text, sa.ForeignKey("organisations.id", ondelete="CASCADE"), primary_key=True
+    ),
+    sa.Column("episodes", sa.BigInteger, nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+)
+"""What a tenant keeps, counted as it changes: asking costs one row however much there is."""
+
+BY_SECRET = ("sessions", "device_logins")
+"""Looked up by a secret, before the tenant is known."""
+
+TENANT_TABLES = tuple(
+    table.name
+    for table in metadata.sorted_tables
+    if "org_id" in table.c and table.name not in BY_SECRET
+)
+"""Those under row-level security on PostgreSQL."""

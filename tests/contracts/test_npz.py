@@ -1,0 +1,377 @@
+"""NPZ: what goes in comes out, and nothing that is not plain arrays gets past the reader."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from rollbook.contracts.npz import NpzArchive, NpzLimits, read_npz, write_npz
+from rollbook.errors import InvalidValue
+
+
+def written(**arrays: Any) -> bytes:
+    stream = io.BytesIO()
+    write_npz(stream, arrays)
+    return stream.getvalue()
+
+
+def npy(array: NDArray[Any]) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=True)
+    return stream.getvalue()
+
+
+def header(text: str, data: bytes = b"", version: int = 1) -> bytes:
+    """An array whose header says `text`."""
+    length = struct.pack("<H" if version == 1 else "<I", len(text))
+    return b"\x93NUMPY" + bytes([version, 0]) + length + text.encode() + data
+
+
+def zipped(*members: tuple[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return stream.getvalue()
+
+
+def refused(data: bytes, limits: NpzLimits | None = None) -> str:
+    with pytest.raises(InvalidValue) as found:
+        read_npz(data, limits=limits)
+    return str(found.value)
+
+
+# --------------------------------------------------------------------------------------- round trip
+
+DTYPES = (
+    hnp.boolean_dtypes()
+    | hnp.integer_dtypes(endianness="?")
+    | hnp.floating_dtypes(endianness="?")
+    | hnp.complex_number_dtypes()
+    | hnp.datetime64_dtypes()
+    | hnp.timedelta64_dtypes()
+    | hnp.byte_string_dtypes(min_len=1)
+)
+ARRAYS = DTYPES.flatmap(
+    lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0))
+)
+KEYS = st.text(st.characters(categories=["L", "N"], include_characters="/_. -"), min_size=1).filter(
+    lambda key: ".." not in key.split("/") and key.isprintable()
+)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(KEYS, ARRAYS, max_size=4))
+def test_arrays_come_back_as_they_were(arrays: dict[str, NDArray[Any]]) -> None:
+    back = read_npz(_written(arrays))
+    assert list(back) == list(arrays)
+    for key, array in arrays.items():
+        assert back[key].shape == array.shape
+        assert back[key].dtype == array.dtype.newbyteorder("=")
+        np.testing.assert_array_equal(back[key], array)
+
+
+def _written(arrays: dict[str, Any]) -> bytes:
+    stream = io.BytesIO()
+    write_npz(stream, arrays)
+    return stream.getvalue()
+
+
+@settings(deadline=None)
+@given(st.lists(st.text().filter(lambda text: not text.endswith("\0")), min_size=1))
+def test_text_comes_back_as_it_was_without_pickle(texts: list[str]) -> None:
+    for given_as in (texts, np.array(texts, object), np.array(texts, np.dtypes.StringDType())):
+        data = written(**{"log/value": given_as})
+        assert read_npz(data)["log/value"].tolist() == texts
+        assert np.load(io.BytesIO(data), allow_pickle=False)["log/value"].tolist() == texts
+
+
+@settings(deadline=None)
+@given(st.dictionaries(KEYS, ARRAYS, max_size=3))
+def test_numpy_reads_what_we_write_and_we_read_what_numpy_writes(
+    arrays: dict[str, NDArray[Any]],
+) -> None:
+    theirs = np.load(io.BytesIO(_written(arrays)), allow_pickle=False)
+    assert sorted(theirs.files) == sorted(arrays)
+    for save in (np.savez, np.savez_compressed):
+        stream = io.BytesIO()
+        named: dict[str, Any] = {f"k{i}": array for i, array in enumerate(arrays.values())}
+        save(stream, **named)
+        back = read_npz(stream.getvalue())
+        for i, array in enumerate(arrays.values()):
+            np.testing.assert_array_equal(back[f"k{i}"], array)
+
+
+def test_the_same_arrays_always_give_the_same_bytes() -> None:
+    arrays = {"/joint/position": np.arange(6.0).reshape(3, 2), "note": ["a", "ü", "日本"]}
+    assert written(**arrays) == written(**arrays)
+
+
+def test_columns_first_arrays_keep_their_values() -> None:
+    array = np.asfortranarray(np.arange(12.0).reshape(3, 4))
+    np.testing.assert_array_equal(read_npz(written(a=array))["a"], array)
+
+
+def test_a_file_is_read_from_a_path_from_bytes_and_from_a_stream(tmp_path: Path) -> None:
+    path = tmp_path / "sensors.npz"
+    write_npz(path, {"a/value": np.arange(3)})
+    data = path.read_bytes()
+    with open(path, "rb") as stream:
+        for source in (path, str(path), data, bytearray(data), memoryview(data), stream):
+            assert read_npz(source)["a/value"].tolist() == [0, 1, 2]
+        assert not stream.closed
+
+
+def test_shapes_are_known_without_reading_the_arrays(tmp_path: Path) -> None:
+    write_npz(tmp_path / "a.npz", {"a/value": np.zeros((7, 3), np.float32), "b/value": [1, 2]})
+    with NpzArchive(tmp_path / "a.npz") as archive:
+        assert archive.keys == ("a/value", "b/value")
+        assert archive.facts("a/value").shape == (7, 3)
+        assert archive.facts("a/value").dtype == np.float32
+        assert archive.read("b/value").tolist() == [1, 2]
+        with pytest.raises(InvalidValue, match="one that is there: a/value, b/value"):
+            archive.read("c/value")
+
+
+def test_an_archive_larger_than_32_bits_can_say_is_read(tmp_path: Path) -> None:
+    """Its directory has the zip64 form; the file itself is mostly a hole."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("a.npy", npy(np.arange(3)))
+    plain = stream.getvalue()
+    end = plain.index(b"PK\x05\x06")
+    count, size, start = struct.unpack("<HLL", plain[end + 10 : end + 20])
+    large = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, count, count, size, start)
+    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, end, 1)
+    last = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 2**32 - 1, 2**32 - 1, 0)
+    assert read_npz(plain[:end] + large + locator + last)["a"].tolist() == [0, 1, 2]
+    assert "not in one piece" in refused(
+        plain[:end]
+        + large.replace(struct.pack("<Q", start), struct.pack("<Q", start + 1))
+        + locator
+        + last
+    )
+    assert "zip64 end" in refused(plain[:end] + b"\0" * 56 + locator + last)
+
+
+# ---------------------------------------------------------------------------------- what is refused
+
+
+class Marker:
+    """Would write a file if it were ever unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return Path.write_text, (self.path, "unpickled")
+
+
+def test_a_pickle_is_never_run_wherever_it_hides(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    objects = np.array([Marker(marker)], object)
+    as_objects = npy(objects)
+    payload = as_objects[as_objects.index(b"\n") + 1 :]
+    assert "of type" in refused(zipped(("a.npy", as_objects)))
+    assert "not an array" in refused(zipped(("a.npy", payload)))
+    refused(payload)
+    fields = "{'descr': [('x', 'O')], 'fortran_order': False, 'shape': (1,)}"
+    assert "of type" in refused(zipped(("a.npy", header(fields, payload))))
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array([{"a": 1}], object),
+        np.array([("a", 1)], object),
+        np.zeros(2, [("x", "f8")]),
+        np.array([None, "a"], object),
+        [[1, 2], [3]],
+        np.ma.masked_array([1, 2], [True, False]),
+        ["ends in nul\0"],
+    ],
+)
+def test_what_would_need_pickle_or_lose_something_is_not_written(value: Any) -> None:
+    with pytest.raises(InvalidValue):
+        written(a=value)
+
+
+@pytest.mark.parametrize("key", ["", "..", "a/../b", "a\\b", "a\nb", "a\0b", "x" * 600])
+def test_names_that_are_paths_or_tricks_are_refused_both_ways(key: str) -> None:
+    with pytest.raises(InvalidValue):
+        written(**{key: [1]})
+    if key and "\0" not in key:
+        assert "key" in refused(zipped((f"{key}.npy", npy(np.arange(2)))))
+
+
+def test_a_topic_may_begin_with_a_slash() -> None:
+    data = written(**{"/joint_states/position": np.zeros((2, 3))})
+    assert list(read_npz(data)) == ["/joint_states/position"]
+
+
+def test_a_hidden_end_of_a_name_is_seen() -> None:
+    data = zipped(("good.npy#bad.npy", npy(np.arange(2)))).replace(b"#", b"\0")
+    assert "member" in refused(data)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_name_that_stands_twice_is_refused() -> None:
+    assert "there twice" in refused(
+        zipped(("a.npy", npy(np.arange(2))), ("a.npy", npy(np.ones(1))))
+    )
+
+
+def test_a_member_that_is_no_array_is_refused() -> None:
+    assert "member" in refused(zipped(("readme.txt", b"hello")))
+    assert "not an array" in refused(zipped(("a.npy", b"hello, I am text")))
+    assert "not an array" in refused(zipped(("a.npy", b"")))
+
+
+def test_encrypted_and_exotic_members_are_refused() -> None:
+    plain = zipped(("a.npy", npy(np.arange(2))))
+    directory = plain.index(b"PK\x01\x02")
+    for flag in (0x1, 0x40, 0x20):
+        changed = bytearray(plain)
+        changed[directory + 8] |= flag
+        assert "encrypted" in refused(bytes(changed))
+    for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        assert "method" in refused(zipped(("a.npy", npy(np.zeros(99))), method=method))
+
+
+def test_bytes_that_are_no_archive_are_refused() -> None:
+    whole = written(a=np.arange(9))
+    for data in (b"", b"PK", b"\x80\x04]", b"\0" * 100, whole + b"x", b"x" + whole, whole[:-1]):
+        refused(data)
+
+
+def test_more_than_the_limits_allow_is_refused_before_it_is_unpacked() -> None:
+    data = zipped(*((f"{i}.npy", npy(np.arange(2))) for i in range(5)))
+    assert "5 members" in refused(data, NpzLimits(members=4))
+    assert "bytes unpacked" in refused(data, NpzLimits(total_bytes=500))
+    assert "a name of 1 to 3 bytes" in refused(
+        zipped(("four.npy", npy(np.arange(2)))), NpzLimits(name_bytes=3)
+    )
+    assert "a header of" in refused(data, NpzLimits(header_bytes=50))
+
+
+def test_a_bomb_is_refused_by_how_much_it_would_grow() -> None:
+    bomb = zipped(("a.npy", npy(np.zeros(1 << 20))), method=zipfile.ZIP_DEFLATED)
+    limits = NpzLimits(small_bytes=1 << 20, ratio=100)
+    assert "packed into" in refused(bomb, limits)
+    assert read_npz(bomb)["a"].size == 1 << 20  # 8 MB: still small, whatever it was packed into
+
+
+def test_members_over_the_same_bytes_are_refused() -> None:
+    """The directory names one member's bytes twice: no member is large, all together are."""
+    plain = zipped(("a.npy", npy(np.arange(2))), ("b.npy", npy(np.arange(2))))
+    second = plain.index(b"PK\x01\x02", plain.index(b"PK\x01\x02") + 1)
+    changed = bytearray(plain)
+    changed[second + 42 : second + 46] = struct.pack("<L", 0)
+    assert "overlapping" in refused(bytes(changed))
+
+
+def test_a_member_that_lies_about_its_size_is_refused() -> None:
+    packed = zipped(("a.npy", npy(np.zeros(1000))), method=zipfile.ZIP_DEFLATED)
+    directory = packed.index(b"PK\x01\x02")
+    for claimed in (200, 8000):
+        changed = bytearray(packed)
+        changed[directory + 24 : directory + 28] = struct.pack("<L", claimed)
+        refused(bytes(changed))
+
+
+def test_every_damaged_byte_is_noticed_or_harmless() -> None:
+    """Flipping any one byte gives a refusal, or exactly the arrays that were written."""
+    arrays = {"a": np.arange(5.0), "text": np.array(["x", "yz"])}
+    whole = _written(arrays)
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 0x55
+        try:
+            back = read_npz(bytes(damaged))
+        except InvalidValue:
+            continue
+        assert sorted(map(str, (value.tolist() for value in back.values()))) == sorted(
+            str(value.tolist()) for value in arrays.values()
+        ), f"byte {position}"
+
+
+def test_every_truncation_is_noticed() -> None:
+    whole = written(a=np.arange(5.0))
+    for length in range(len(whole)):
+        refused(whole[:length])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=200), st.integers(0, 600), st.integers(0, 200))
+def test_noise_in_an_archive_never_gives_anything_but_arrays_or_a_refusal(
+    noise: bytes, at: int, over: int
+) -> None:
+    whole = written(a=np.arange(20), b=["x", "yy"])
+    damaged = whole[:at] + noise + whole[at + over :]
+    try:
+        back = read_npz(damaged)
+    except InvalidValue:
+        return
+    assert not any(array.dtype.hasobject for array in back.values())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (4,)}",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (10**99,)}",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': [2]}",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (True, 2)}",
+        "{'descr': '<f8', 'fortran_order': False}",
+        "{'descr': 'f8,f8', 'fortran_order': False, 'shape': (1,)}",
+        "{'descr': '(2,)<f8', 'fortran_order': False, 'shape': (1,)}",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (2,)}",
+        "{'descr': '|V8', 'fortran_order': False, 'shape': (2,)}",
+        "{'descr': '<f3', 'fortran_order': False, 'shape': (2,)}",
+        "{'descr': '<M8[lightyears]', 'fortran_order': False, 'shape': (2,)}",
+        "{'descr': '<U0', 'fortran_order': False, 'shape': (1000000000000,)}",
+        "__import__('os').system('true')",
+        "(" * 900,
+        "",
+    ],
+)
+def test_a_header_that_asks_for_something_else_is_refused(text: str) -> None:
+    refused(zipped(("a.npy", header(text, b"\0" * 16))))
+
+
+def test_a_header_of_version_2_is_read_and_one_of_version_3_is_not() -> None:
+    text = "{'descr': '<i8', 'fortran_order': False, 'shape': (2,)}"
+    data = np.arange(2).tobytes()
+    assert read_npz(zipped(("a.npy", header(text, data, 2))))["a"].tolist() == [0, 1]
+    assert "version 1 or 2" in refused(zipped(("a.npy", header(text, data, 3))))
+
+
+def test_truth_values_and_characters_are_made_sound() -> None:
+    flags = header("{'descr': '|b1', 'fortran_order': False, 'shape': (3,)}", b"\x00\x07\x01")
+    read = read_npz(zipped(("a.npy", flags)))["a"]
+    assert read.tolist() == [False, True, True]
+    assert read.view(np.uint8).tolist() == [0, 1, 1]
+    beyond = struct.pack("<L", 0x110000)
+    text = header("{'descr': '<U1', 'fortran_order': False, 'shape': (1,)}", beyond)
+    assert "0x110000" in refused(zipped(("a.npy", text)))
+
+
+def test_a_checksum_that_does_not_fit_is_noticed_also_without_rows() -> None:
+    for array in (np.arange(3), np.empty(0)):
+        data = zipped(("a.npy", npy(array)))
+        crc = struct.pack("<L", zlib.crc32(npy(array)))
+        assert "damaged" in refused(data.replace(crc, b"\1\2\3\4"))

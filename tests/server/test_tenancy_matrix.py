@@ -1,0 +1,329 @@
+"""Every route with every id of somebody else: the answer is the same as for an id that does not exist.
+
+The routes are those of the application itself, so a new one cannot be forgotten: it fails here until it is listed.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute
+from starlette.routing import Route
+
+from rollbook.app import create_app
+from rollbook.server.settings import Settings
+from tests.server.people import House, Person, house, web
+from tests.server.running import RunningServer
+
+__all__ = ["house"]
+
+Send = Callable[[str, str, dict[str, Any]], httpx.Response]
+
+BODIES: dict[tuple[str, str], Any] = {
+    ("POST", "/api/ingest/episode/{episode_id}/finalize"): {"status": "ready"},
+    ("GET", "/api/episodes/{episode_id}"): None,
+    ("DELETE", "/api/episodes/{episode_id}"): None,
+    ("POST", "/api/episodes/{episode_id}/archive"): None,
+    ("POST", "/api/episodes/{episode_id}/restore"): None,
+    ("POST", "/api/episodes/{episode_id}/tags"): {"add": ["mine"]},
+    ("GET", "/api/episodes/{episode_id}/artifact/{kind}"): None,
+    ("POST", "/api/ingest/episode/{episode_id}/upload-urls"): {"request_uploads": ["sensors"]},
+    ("POST", "/api/ingest/episode/{episode_id}/upload"): {"kind": "sensors", "size": 10},
+    ("GET", "/api/ingest/episode/{episode_id}/upload/{upload_id}"): None,
+    ("POST", "/api/ingest/episode/{episode_id}/upload/{upload_id}/complete"): {},
+    ("DELETE", "/api/ingest/episode/{episode_id}/upload/{upload_id}"): None,
+    ("DELETE", "/api/keys/{key_id}"): None,
+    ("POST", "/keys/{key_id}/revoke"): {},
+    ("PATCH", "/api/members/{user_id}"): {"role": "viewer"},
+    ("DELETE", "/api/members/{user_id}"): None,
+    ("POST", "/members/{user_id}/role"): {"role": "viewer"},
+    ("POST", "/members/{user_id}/remove"): {},
+    ("DELETE", "/api/invitations/{invitation_id}"): None,
+    ("POST", "/invitations/{invitation_id}/withdraw"): {},
+}
+"""Routes with ids in their path, and what is sent to them: everything about it is right but the id."""
+
+IDS_IN_BODIES: dict[tuple[str, str], Callable[[dict[str, str]], Any]] = {
+    ("POST", "/api/ingest/episodes/finalize"): lambda ids: {
+        "episodes": [{"episode_id": ids["episode_id"], "status": "ready"}]
+    },
+    ("POST", "/api/organisation"): lambda ids: {"org_id": ids["org_id"]},
+    ("POST", "/cli/auth"): lambda ids: {
+        "code": "BCDF-GHJK",
+        "decision": "approve",
+        "org_id": ids["org_id"],
+    },
+}
+
+WITHOUT_IDS = {
+    ("POST", "/api/ingest/episode"),
+    ("GET", "/api/episodes"),
+    ("POST", "/api/keys"),
+    ("GET", "/api/keys"),
+    ("GET", "/keys"),
+    ("POST", "/keys"),
+    ("POST", "/api/cli/auth/start"),
+    ("POST", "/api/cli/auth/poll"),
+    ("POST", "/api/cli/auth/revoke"),
+    ("GET", "/cli/auth"),
+    ("POST", "/api/sign-in"),
+    ("POST", "/api/sign-out"),
+    ("POST", "/api/password"),
+    ("GET", "/api/whoami"),
+    ("GET", "/sign-in"),
+    ("POST", "/sign-in"),
+    ("POST", "/sign-out"),
+    ("GET", "/password"),
+    ("POST", "/password"),
+    ("GET", "/api/members"),
+    ("GET", "/members"),
+    ("POST", "/api/invitations"),
+    ("GET", "/api/invitations"),
+    ("POST", "/api/invitations/accept"),
+    ("POST", "/invitations"),
+    ("GET", "/invitation"),
+    ("POST", "/invitation"),
+    ("GET", "/api/audit"),
+    ("GET", "/pages.css"),
+    ("GET", "/healthz"),
+    ("GET", "/readyz"),
+    ("GET", "/api/openapi.json"),
+    ("GET", "/api/docs"),
+}
+"""They act on whoever asks, or on the holder of a secret. Lists are looked at below."""
+
+BY_SIGNATURE = {"/blobs", "/blobs/{token:path}"}
+"""A signed token decides alone; the tests of blobs alter it."""
+
+
+def test_every_route_is_listed_here(tmp_path: Path) -> None:
+    app = create_app(Settings.load(tmp_path))
+    routes = {
+        (method, each.path)
+        for each in app.routes
+        if isinstance(each, APIRoute | Route) and each.path not in BY_SIGNATURE
+        for method in each.methods or ()
+    }
+    listed = {*BODIES, *IDS_IN_BODIES, *WITHOUT_IDS}
+    assert routes - listed == set(), (
+        "new routes: list them, so that they are tried with foreign ids"
+    )
+    assert listed - routes == set(), "routes that are gone"
+    with_ids = {route for route in routes if "{" in route[1]}
+    assert with_ids == set(BODIES)
+
+
+# -------------------------------------------------------------------------------------- two tenants
+
+
+@dataclass
+class Tenants:
+    server: RunningServer
+    first: Person
+    second: Person
+    mine: dict[str, str]
+    foreign: dict[str, str]
+
+
+UNKNOWN = {
+    "episode_id": "01890000-0000-7000-8000-000000000000",
+    "upload_id": "01890000-0000-7000-8000-000000000001",
+    "user_id": "01890000-0000-7000-8000-000000000002",
+    "invitation_id": "01890000-0000-7000-8000-000000000003",
+    "org_id": "01890000-0000-7000-8000-000000000004",
+    "key_id": "Unknown000",
+    "kind": "sensors",
+}
+
+
+@pytest.fixture(scope="module")
+def tenants(house: House) -> Tenants:
+    first, second = house.owner, house.other_owner
+    return Tenants(house.server, first, second, _things_of(first), _things_of(second))
+
+
+def _things_of(person: Person) -> dict[str, str]:
+    """One of everything that has an id."""
+    who = person.get("/api/whoami").json()
+    wanted = {"request_uploads": ["sensors"], "name": f"of {who['organisation']['name']}"}
+    episode = person.call("POST", "/api/ingest/episode", json=wanted).json()
+    path = f"/api/ingest/episode/{episode['episode_id']}/upload"
+    upload = person.call("POST", path, json={"kind": "sensors", "size": 10})
+    assert upload.status_code in (200, 201), upload.text
+    invited = person.call(
+        "POST", "/api/invitations", json={"email": f"guest@{who['organisation']['id']}.example"}
+    )
+    return {
+        "episode_id": episode["episode_id"],
+        "upload_id": upload.json()["upload_id"],
+        "user_id": who["user"]["id"],
+        "invitation_id": invited.json()["id"],
+        "org_id": who["organisation"]["id"],
+        "key_id": person.call("POST", "/api/keys", json={}).json()["key"]["key_id"],
+        "kind": "sensors",
+    }
+
+
+def _by_session(tenants: Tenants) -> Send:
+    def send(method: str, path: str, body: Any) -> httpx.Response:
+        if path.startswith("/api/"):
+            return tenants.first.call(method, path, json=body)
+        return tenants.first.submit(path, **body)
+
+    return send
+
+
+def _by_key(tenants: Tenants) -> Send:
+    def send(method: str, path: str, body: Any) -> httpx.Response:
+        with web(tenants.server, **tenants.server.first_org.headers) as client:
+            return client.request(method, path, json=body)
+
+    return send
+
+
+def _told(answer: httpx.Response) -> tuple[int, bytes, set[str]]:
+    return answer.status_code, answer.content, set(answer.headers)
+
+
+def _paths(tenants: Tenants, path: str) -> tuple[list[str], str]:
+    """The path with each of its ids foreign, also beside an id of one's own; and with all of them unknown."""
+    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    ids = [name for name in names if name != "kind"]
+    mixed = []
+    for choice in product(("mine", "foreign"), repeat=len(ids)):
+        if "foreign" in choice:
+            chosen = {
+                name: getattr(tenants, whose)[name] for name, whose in zip(ids, choice, strict=True)
+            }
+            mixed.append(path.format(**{"kind": "sensors", **chosen}))
+    return mixed, path.format(**UNKNOWN)
+
+
+@pytest.mark.parametrize(("method", "path"), BODIES)
+def test_a_foreign_id_is_an_unknown_id(tenants: Tenants, method: str, path: str) -> None:
+    foreign, unknown = _paths(tenants, path)
+    send = _by_session(tenants)
+    body = BODIES[method, path]
+    expected = _told(send(method, unknown, body))
+    assert expected[0] == 404
+    for each in foreign:
+        answer = send(method, each, body)
+        assert _told(answer) == expected, each
+        assert tenants.foreign["org_id"] not in answer.text
+        assert "of Second" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [route for route in BODIES if route[1].startswith("/api/")]
+)
+def test_a_foreign_id_is_an_unknown_id_to_a_key(tenants: Tenants, method: str, path: str) -> None:
+    foreign, unknown = _paths(tenants, path)
+    send = _by_key(tenants)
+    body = BODIES[method, path]
+    expected = _told(send(method, unknown, body))
+    people = ("/api/members", "/api/invitations")
+    assert expected[0] == (403 if path.startswith(people) else 404)
+    for each in foreign:
+        assert _told(send(method, each, body)) == expected, each
+
+
+@pytest.mark.parametrize(("method", "path"), IDS_IN_BODIES)
+def test_a_foreign_id_in_a_body_is_an_unknown_id(tenants: Tenants, method: str, path: str) -> None:
+    send, body_of = _by_session(tenants), IDS_IN_BODIES[method, path]
+    foreign = send(method, path, body_of(tenants.foreign))
+    unknown = send(method, path, body_of(UNKNOWN))
+    assert foreign.status_code == unknown.status_code
+    texts = [
+        answer.text.replace(ids["episode_id"], "ID").replace(ids["org_id"], "ID")
+        for answer, ids in ((foreign, tenants.foreign), (unknown, UNKNOWN))
+    ]
+    assert texts[0] == texts[1]
+    assert '"status":"ready"' not in texts[0]
+    if path == "/api/ingest/episodes/finalize":
+        assert [each["status_code"] for each in foreign.json()["results"]] == [404]
+    else:
+        assert foreign.status_code == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/episodes", "/api/keys", "/api/members", "/api/invitations", "/api/audit"]
+)
+def test_a_list_holds_nothing_of_others(tenants: Tenants, path: str) -> None:
+    mine, theirs = tenants.first.get(path).text, tenants.second.get(path).text
+    ids = [name for name in tenants.mine if name != "kind"]
+    assert any(tenants.mine[name] in mine for name in ids)
+    assert any(tenants.foreign[name] in theirs for name in ids)
+    for name in ids:
+        assert tenants.foreign[name] not in mine
+        assert tenants.mine[name] not in theirs
+
+
+@pytest.mark.parametrize("path", ["/keys", "/members"])
+def test_a_page_holds_nothing_of_others(tenants: Tenants, path: str) -> None:
+    page = tenants.first.get(path).text
+    for name in ("key_id", "user_id", "invitation_id", "org_id"):
+        assert tenants.foreign[name] not in page
+
+
+def test_a_search_for_what_others_have_finds_nothing(tenants: Tenants) -> None:
+    for query in ({"name": "of Second"}, {"cursor": "x"}):
+        answer = tenants.first.get("/api/episodes", params=query)
+        assert "of Second" not in answer.text
+    mine = tenants.first.get("/api/episodes", params={"name": "of First"}).json()["episodes"]
+    assert [each["id"] for each in mine] == [tenants.mine["episode_id"]]
+
+
+def test_the_same_idempotency_key_is_another_one_to_others(tenants: Tenants) -> None:
+    headers = {"Idempotency-Key": "the same"}
+    answers = [
+        person.call("POST", "/api/ingest/episode", json={"name": "twice"}, headers=headers)
+        for person in (tenants.first, tenants.second, tenants.first)
+    ]
+    ids = [each.json()["episode_id"] for each in answers]
+    assert ids[0] == ids[2]
+    assert ids[0] != ids[1]
+
+
+def test_whatever_was_tried_nothing_of_others_has_changed(tenants: Tenants) -> None:
+    """Runs everything again and then looks: the order of tests must not matter."""
+    for method, path in BODIES:
+        for each in _paths(tenants, path)[0]:
+            _by_session(tenants)(method, each, BODIES[method, path])
+    second, ids = tenants.second, tenants.foreign
+    episode = second.get(f"/api/episodes/{ids['episode_id']}").json()
+    assert (episode["status"], episode["tags"]) == ("recording", [])
+    upload = f"/api/ingest/episode/{ids['episode_id']}/upload/{ids['upload_id']}"
+    assert second.get(upload).status_code == 200
+    keys = {each["key_id"]: each for each in second.get("/api/keys").json()["keys"]}
+    assert keys[ids["key_id"]]["revoked_at"] is None
+    members = {each["user_id"]: each for each in second.get("/api/members").json()["members"]}
+    assert members[ids["user_id"]]["role"] == "owner"
+    open_ones = second.get("/api/invitations").json()["invitations"]
+    assert ids["invitation_id"] in {each["id"] for each in open_ones}
+
+
+@pytest.mark.slow
+def test_a_foreign_id_takes_as_long_as_an_unknown_one(tenants: Tenants) -> None:
+    """Medians of requests taken in turn."""
+    paths = {
+        "foreign": f"/api/episodes/{tenants.foreign['episode_id']}",
+        "unknown": f"/api/episodes/{UNKNOWN['episode_id']}",
+    }
+    times: dict[str, list[float]] = {name: [] for name in paths}
+    with tenants.server.client() as client:
+        for _ in range(200):
+            for name, path in paths.items():
+                began = time.perf_counter()
+                client.get(path)
+                times[name].append(time.perf_counter() - began)
+    medians = {name: statistics.median(each) for name, each in times.items()}
+    assert max(medians.values()) / min(medians.values()) < 1.5, json.dumps(medians)
