@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -81,12 +82,14 @@ class Mortals:
 
 
 class _Steps:
+    """Of the main thread: how often others renew a lease depends on the time of day."""
+
     def __init__(self, die_at: int | None) -> None:
         self._die_at = die_at
         self.taken = 0
 
     def __call__(self, event: str, arguments: Any) -> None:
-        if event not in _STEPS:
+        if event not in _STEPS or threading.current_thread() is not threading.main_thread():
             return
         self.taken += 1
         if self.taken == self._die_at:

@@ -239,6 +239,34 @@ def test_bytes_that_are_replaced_after_finalize_are_not_given_out(
         answer = download(client, episode_id)
         assert (answer.status_code, answer.json()["code"]) == (409, "artifact_refused")
     assert client.get(f"/api/episodes/{episode_id}").json()["missing_artifacts"] == ["sensors"]
+    assert finalize(client, episode_id).status_code == 409, "not by the way either"
+    assert storage.put(url, content=b"the truth", headers=OCTETS).is_success
+    assert finalize(client, episode_id).status_code == 200
+    assert download(client, episode_id).content == b"the truth"
+
+
+def test_replaced_bytes_are_noticed_by_finalize_too_and_taken_only_when_they_are_announced(
+    client: httpx.Client, storage: httpx.Client
+) -> None:
+    episode_id, url = recorded(client, storage, b"the truth")
+    assert storage.put(url, content=b"a better truth", headers=OCTETS).is_success
+    assert finalize(client, episode_id).status_code == 409
+    claim = {"sensors": {"sha256": sha256(b"a better truth")}}
+    assert finalize(client, episode_id, artifacts=claim).status_code == 200
+    assert download(client, episode_id).content == b"a better truth"
+
+
+def test_while_it_is_recorded_an_artifact_can_be_uploaded_anew(
+    client: httpx.Client, storage: httpx.Client
+) -> None:
+    episode_id, _ = created(client)
+    for content in (b"first", b"other"):
+        begun = start(client, episode_id, kind="sensors", size=5)
+        assert send(storage, begun["parts"][0]["url"], content).is_success
+        path = f"/api/ingest/episode/{episode_id}/upload/{begun['upload_id']}/complete"
+        assert client.post(path, json={}).json()["sha256"] == sha256(content)
+    assert finalize(client, episode_id).is_success
+    assert download(client, episode_id).content == b"other"
 
 
 def test_a_video_says_whether_a_browser_can_show_it(

@@ -64,7 +64,9 @@ async def _look_at_one(
     if info.size > limit:
         return _refused(artifact, f"it has {info.size} bytes, and {limit} are allowed")
     seen = await _examined(context, artifact)
-    expected = Claim(sha256=claimed.sha256 or artifact.claimed_sha256, size=claimed.size)
+    # other bytes than those that were checked before are taken only when they are announced
+    known = artifact.sha256 if artifact.status == "stored" else artifact.claimed_sha256
+    expected = Claim(sha256=claimed.sha256 or known, size=claimed.size)
     disagrees = _disagreement(seen["size"], seen["sha256"], expected)
     if disagrees is not None:
         return _refused(artifact, disagrees, expected.sha256)
@@ -86,9 +88,9 @@ def _refused(artifact: ArtifactRow, why: str, claimed_sha256: str | None = None)
 
 def _disagreement(size: int | None, sha256: str | None, claim: Claim) -> str | None:
     if claim.size is not None and claim.size != size:
-        return f"{size} bytes are stored, {claim.size} were announced"
+        return f"{size} bytes are stored, expected {claim.size}"
     if claim.sha256 is not None and claim.sha256 != sha256:
-        return f"the SHA-256 of what is stored is {sha256}, {claim.sha256} was announced"
+        return f"the SHA-256 of what is stored is {sha256}, expected {claim.sha256}"
     return None
 
 
@@ -192,7 +194,7 @@ async def _stored_artifact(
     info = await context.blobs.head(artifact.object_key)
     if info is None:
         context.log.error("artifact_lost", episode_id=episode_id, kind=kind)
-        raise _not_served("its bytes are gone from the blob store; restore a backup")
+        raise _not_served("its bytes are gone from the blob store")
     if not is_as_checked(artifact, info):
         await _look_again(context, caller.org_id, artifact)
     return artifact
@@ -200,26 +202,18 @@ async def _stored_artifact(
 
 async def _look_again(context: ServerContext, org_id: str, artifact: ArtifactRow) -> None:
     """The blob was written after it was checked. The same bytes again are fine; others are refused from now on."""
-    seen = await _examined(context, artifact)
-    same = seen["sha256"] == artifact.sha256
-    why = (
-        "other bytes were put in its place after it was checked; upload it again and finalize again"
+    finding = await _look_at_one(context, artifact, None)
+    await context.write_for(
+        org_id, lambda scope: write_findings(scope, artifact.episode_id, [finding])
     )
-    changes = (
-        {"uploaded_at_us": seen["uploaded_at_us"]} if same else {"status": "refused", "detail": why}
-    )
-
-    def note(scope: Scope) -> None:
-        scope.set_artifact(artifact.episode_id, artifact.kind, **changes)
-
-    await context.write_for(org_id, note)
-    if not same:
+    if finding.disagrees is not None:
         context.log.warning("artifact_replaced", episode_id=artifact.episode_id, kind=artifact.kind)
-        raise _not_served(why)
+        raise _not_served(f"other bytes were put in its place: {finding.disagrees}")
 
 
 def _not_served(why: str | None) -> Problem:
-    return Problem(409, "artifact_refused", f"this artifact is not what it should be: {why}")
+    text = f"this artifact is not what it should be: {why}. Upload it again and finalize again"
+    return Problem(409, "artifact_refused", text)
 
 
 _REDIRECT = {

@@ -152,7 +152,8 @@ def unauthorized() -> Problem:
 
 
 async def caller_of(request: Request) -> Caller:
-    """For what goes on with `context.read` or `context.write`, which confirm the key in their transaction."""
+    """Who asks, by key or by session. What follows goes through `context.read` or `context.write`, which confirm the
+    key in their own transaction: without one of them a key that was just revoked would pass."""
     context = context_of(request)
     caller = await _caller_by_key(context, request)
     if caller is None and context.session_caller is not None:
@@ -161,14 +162,6 @@ async def caller_of(request: Request) -> Caller:
         raise unauthorized()
     request.state.caller = caller
     context.limits.spend(request, caller)
-    return caller
-
-
-async def current_caller(request: Request) -> Caller:
-    """For what does not: the key is confirmed here, by a query of its own."""
-    caller = await caller_of(request)
-    if caller.key_id is not None:
-        await context_of(request).read(caller, lambda scope: None)
     return caller
 
 

@@ -122,12 +122,20 @@ def _slot_to_fill(scope: Scope, episode: EpisodeRow, kind: ArtifactKind) -> Arti
     there = next((each for each in episode.artifacts if each.kind == kind), None)
     if there is None:
         there = scope.request_artifact(episode.id, *slot(scope.org_id, episode.id, kind))
-        if there is None:
-            raise not_found("episode")
-    elif there.status == "stored" and episode.finalized_at_us is not None:
-        text = f"the {kind} of this episode is stored and finalized; record a new episode for other bytes"
-        raise Problem(409, "artifact_stored", text, kind=kind)
+    elif there.status == "stored":
+        if episode.finalized_at_us is not None:
+            text = f"the {kind} of this episode is stored and finalized; record a new episode for other bytes"
+            raise Problem(409, "artifact_stored", text, kind=kind)
+        there = _emptied(scope, episode.id, kind)
+    if there is None:
+        raise not_found("episode")
     return there
+
+
+def _emptied(scope: Scope, episode_id: str, kind: str) -> ArtifactRow | None:
+    """Waiting for bytes again; those that were there do not count any more."""
+    columns = ("size", "sha256", "claimed_sha256", "uploaded_at_us", "playable", "detail")
+    return scope.set_artifact(episode_id, kind, status="requested", **dict.fromkeys(columns))
 
 
 # ----------------------------------------------------------------------------------------- in parts
@@ -337,8 +345,7 @@ async def _inspected(
 def _forget_upload(scope: Scope, upload: UploadRow) -> None:
     """Whatever lay in its place before was replaced when the parts were joined, and is gone as well."""
     scope.abort_upload(upload.id)
-    nothing = {"size": None, "sha256": None, "uploaded_at_us": None, "playable": None}
-    scope.set_artifact(upload.episode_id, upload.kind, status="requested", **nothing)
+    _emptied(scope, upload.episode_id, upload.kind)
 
 
 async def _damaged_parts(
