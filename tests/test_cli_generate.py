@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -69,6 +72,55 @@ def test_an_existing_store_is_left_alone_unless_told(
     assert said["skipped_reasons"]["max_targets_per_sample"] >= 1
 
 
+def test_replace_is_not_offered_to_who_has_given_it(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letters").write_text("dear")
+    words = ("--config", SMOKE, "--source", tiny_source(), "--out", "mine", "--replace")
+    refused = rollbook("run", *words, cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "it is not a store, so it stays" in refused.stderr
+    assert (tmp_path / "mine" / "letters").read_text() == "dear"
+
+
+def test_a_policy_of_this_folder_is_found_by_workers_too(tmp_path: Path) -> None:
+    (tmp_path / "near.py").write_text(
+        "def policy(features, names, valid, context):\n"
+        "    print('near')\n"
+        "    return -features[:, names.index('dist_target')].astype('f8')\n"
+    )
+    (tmp_path / "own.toml").write_text(
+        SMOKE.read_text().replace("max_samples = 1", "max_samples = 2")
+        + 'scorer = "near:policy"\n'  # of the last recipe
+    )
+    words = ("run", "--config", "own.toml", "--source", tiny_source(), "--json", "--replace")
+    alone, shared = (
+        json.loads(rollbook(*words, "--workers", count, cwd=tmp_path).stdout) for count in (1, 2)
+    )
+    assert alone["rollouts"] == 4
+    assert alone["content_sha256"] == shared["content_sha256"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_interrupted_run_says_nothing_and_leaves_nothing(tmp_path: Path, workers: int) -> None:
+    words = ("run", "--config", SMOKE, "--source", tiny_source(), "--out", "x.zarr")
+    with subprocess.Popen(
+        [ROLLBOOK, "generate", *map(str, words), "--workers", str(workers)],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as run:
+        while not list(tmp_path.glob(".x.zarr.stage-*")):
+            assert run.poll() is None
+            time.sleep(0.02)
+        os.killpg(run.pid, signal.SIGINT)
+        said = run.communicate(timeout=60)[1]
+    assert run.returncode == 130
+    assert "Traceback" not in said
+    assert [each.name for each in tmp_path.iterdir()] == [".x.zarr.lock"]
+
+
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     words = ("run", "--config", SMOKE, "--source", tiny_source(), "--out", "x.zarr", "--dry-run")
     run = rollbook(*words, "--json", cwd=tmp_path)
@@ -97,6 +149,7 @@ def test_compare_prints_gains_and_intervals(tmp_path: Path) -> None:
         (["run", "--config", SMOKE, "--source", "nowhere"], "not_a_source_store"),
         (["compare", "--config", SMOKE, "--policies", "random,random"], "different names"),
         (["compare", "--config", SMOKE, "--policies", "unheard_of"], "unheard_of"),
+        (["compare", "--config", SMOKE, "--versus", "unheard_of"], "versus is 'unheard_of'"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, words: list[object], said: str) -> None:

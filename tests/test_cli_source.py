@@ -208,6 +208,17 @@ def test_import_brings_a_mesh_and_a_way(files: Path, tmp_path: Path) -> None:
     assert said(rollbook("source", "validate", tmp_path / "s", "--deep", "--json"))["ok"]
 
 
+def test_import_counts_triangles_without_area(files: Path, tmp_path: Path) -> None:
+    corners = [(0, 0, 0), (4, 0, 0), (4, 3, 0), (0, 3, 0), (0, 0, 2.5), (4, 0, 2.5), (4, 3, 2.5)]
+    lines = [f"v {x} {y} {z}" for x, y, z in corners]
+    lines += ["f 1 2 3", "f 1 3 4", "f 5 6 7", "f 1 1 2", "f 2 2 2"]
+    (tmp_path / "room.obj").write_text("\n".join(lines))
+    words = ("source", "import", tmp_path / "s", "--mesh", tmp_path / "room.obj")
+    result = rollbook(*words, "--trajectory", files / "way.json", "--size", "32x24")
+    assert result.returncode == 0, result
+    assert "room.obj: 2 triangles without area are left out" in result.stdout
+
+
 def test_import_is_the_same_wherever_the_files_lie(files: Path, tmp_path: Path) -> None:
     moved = shutil.copytree(files, tmp_path / "elsewhere")
     digests = [
@@ -315,10 +326,10 @@ BAD_IMPORTS: dict[str, tuple[tuple[object, ...], int, str]] = {
         1,
         "Do up and scale fit both files?",
     ),
-    "millimetres": (
+    "the wrong unit": (
         ("--mesh", "my room.ply", "--trajectory", "way.json", "--mesh-scale", "1000"),
         1,
-        "--scale 1 if it is in millimetres",
+        "--scale 1 if it is in metres",
     ),
     "twins": (("--config", "twins.toml"), 2, "'a' is given twice"),
     "a config and more": (("--config", "twins.toml", "--up", "y"), 2, "leave out --up"),

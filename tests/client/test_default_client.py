@@ -81,6 +81,16 @@ def test_an_argument_that_does_not_exist_is_a_type_error(environment: WireServer
     assert environment.seen == []
 
 
+def test_without_httpx_the_missing_extra_is_named() -> None:
+    program = (
+        "import sys; sys.modules['httpx'] = None; from rollbook.errors import ConfigurationError\n"
+        "try: import rollbook.client\n"
+        "except ConfigurationError as error: sys.exit('rollbook[client]' not in str(error))\n"
+        "sys.exit(2)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
 def test_reading_contracts_loads_no_http() -> None:
     program = (
         "import sys; import rollbook.contracts.episode, rollbook.contracts.npz, rollbook.contracts.streams\n"

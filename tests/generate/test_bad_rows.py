@@ -8,89 +8,100 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rollbook.contracts.reasons import VALID_BITSET
 from rollbook.errors import NoRollouts
 from rollbook.generate.boxes import Boxes
-from rollbook.generate.poses import poses_of
-from rollbook.generate.source_writer import SourceStoreWriter
-from rollbook.generate.sources import ActorView, SourceStore
-from rollbook.generate.splits import SplitConfig
-from tests.generate.tiny_source import tiny_config, tiny_source
+from rollbook.store.reader import RolloutZarrStoreReader
+from tests.generate.changed_rows import a_store, ahead_of, the_row, told_of, with_box
+from tests.generate.tiny_source import tiny_config
 
 
-def a_store(path: Path, actor: ActorView, boxes: Boxes) -> dict[str, str]:
-    """The first tiny row with another actor's side and other true boxes, as the `source` of a config."""
-    row = SourceStore.open(tiny_source()).row(0)
-    assert row.oracle is not None
-    splits = SplitConfig(train=1, val=0, test=0)
-    with SourceStoreWriter(path, config={}, splits=splits) as writer:
-        writer.add_scene("scene", row.oracle.mesh, boxes)
-        writer.add_row("scene", "row", actor, row.oracle.continuation, row.oracle.continuation_t_ns)
-        writer.finish()
-    return {"store_dir": str(path), "split": "train"}
-
-
-def the_row() -> tuple[ActorView, Boxes]:
-    row = SourceStore.open(tiny_source()).row(0)
-    assert row.oracle is not None
-    return row.actor, row.oracle.boxes
-
-
-def skipped(tmp_path: Path, actor: ActorView, boxes: Boxes) -> str:
-    source = a_store(tmp_path / "source", actor, boxes)
+def skipped(tmp_path: Path, source: dict[str, str]) -> str:
     with pytest.raises(NoRollouts) as caught:
         tiny_config(tmp_path / "x.zarr", source=source).setup_target().run()
     assert not (tmp_path / "x.zarr").exists()
     return caught.value.reasons
 
 
-def in_thin_air(
-    actor: ActorView,
-) -> tuple[Boxes, np.ndarray[tuple[int, int], np.dtype[np.float32]]]:
-    """A box a metre ahead of the root where nothing is, and points in it that nobody can have seen."""
-    pose = actor.poses[-1].astype(np.float64)
-    ahead = pose[9:] + 0.5 * pose[:9].reshape(3, 3)[:, 2]
-    box = Boxes.build(
-        poses_of(np.eye(3), ahead)[None], [[0.1, 0.1, 0.1]], [7], class_name=["ghost"]
-    )
-    offsets = np.random.default_rng(0).uniform(-0.05, 0.05, (40, 3))
-    return box, (ahead + offsets).astype(np.float32)
-
-
 def test_nothing_detected(tmp_path: Path) -> None:
-    actor, boxes = the_row()
+    actor, oracle = the_row()
     blind = replace(actor, detections=Boxes.none())
-    assert skipped(tmp_path, blind, boxes) == "1 no_actor_visible_targets"
+    source = a_store(tmp_path / "source", blind, oracle.boxes)
+    assert skipped(tmp_path, source) == "1 no_actor_visible_targets"
 
 
 def test_nothing_detected_well_enough(tmp_path: Path) -> None:
-    actor, boxes = the_row()
+    actor, oracle = the_row()
     seen = actor.detections
     doubtful = replace(seen, confidence=np.full(len(seen), 0.01, np.float32))
-    assert skipped(tmp_path, replace(actor, detections=doubtful), boxes) == "1 no_ranked_targets"
+    source = a_store(tmp_path / "source", replace(actor, detections=doubtful), oracle.boxes)
+    assert skipped(tmp_path, source) == "1 no_ranked_targets"
 
 
 def test_a_class_that_the_scene_does_not_have(tmp_path: Path) -> None:
-    actor, boxes = the_row()
+    actor, oracle = the_row()
     other = replace(actor.detections, sem_id=actor.detections.sem_id + 1000)
-    assert "unmatched_gt" in skipped(tmp_path, replace(actor, detections=other), boxes)
+    source = a_store(tmp_path / "source", replace(actor, detections=other), oracle.boxes)
+    assert "unmatched_gt" in skipped(tmp_path, source)
 
 
 def test_a_target_where_there_is_no_surface(tmp_path: Path) -> None:
-    actor, _ = the_row()
-    ghost, points = in_thin_air(actor)
-    count = len(points)
-    haunted = replace(
-        actor,
-        detections=ghost,
-        points=points,
-        point_frame=np.zeros(count, np.int32),
-        inv_dist_std=np.zeros(count, np.float32),
-        dist_std=np.zeros(count, np.float32),
-    )
-    truth = replace(ghost, inst_id=np.zeros(1, np.int32))
-    assert skipped(tmp_path, haunted, truth) == "1 target_scorer:TARGET_CROP_EMPTY"
+    haunted, ghost = told_of(the_row()[0], ahead_of(the_row()[0], 0.5), 0.1)
+    source = a_store(tmp_path / "source", haunted, ghost)
+    assert skipped(tmp_path, source) == "1 target_scorer:TARGET_CROP_EMPTY"
 
 
 def test_a_scene_without_true_boxes(tmp_path: Path) -> None:
-    actor, _ = the_row()
-    assert "missing_gt" in skipped(tmp_path, actor, Boxes.none())
+    source = a_store(tmp_path / "source", the_row()[0], Boxes.none())
+    assert "missing_gt" in skipped(tmp_path, source)
+
+
+def test_a_root_inside_a_wall(tmp_path: Path) -> None:
+    """Within a solid, as thick as a wall is: there is no way out that does not lead through its side."""
+    actor, oracle = the_row()
+    mesh = with_box(oracle.mesh, ahead_of(actor, 0.0), 0.3)
+    source = a_store(tmp_path / "source", actor, oracle.boxes, mesh=mesh)
+    said = skipped(tmp_path, source)
+    assert "random:PATH_SEGMENT_COLLISION" in said
+    assert "greedy:PATH_SEGMENT_COLLISION" in said
+
+
+def test_a_recording_that_ends_at_the_root_cannot_be_followed(tmp_path: Path) -> None:
+    """The other recipe goes on; no rollout without a step is written, as it would look like one that gained 0."""
+    actor, oracle = the_row()
+    nothing = np.zeros((0, 12), np.float32)
+    recipes = [
+        {"name": "random", "selection_policy": "random_valid"},
+        {
+            "name": "recorded",
+            "selection_policy": "oracle_greedy",
+            "scorer": "recorded_continuation",
+        },
+    ]
+    for number, (later, rollouts) in enumerate(((nothing, 1), (oracle.continuation, 2))):
+        source = a_store(tmp_path / f"{number}", actor, oracle.boxes, continuation=later)
+        writer = tiny_config(
+            tmp_path / f"{number}.zarr", source=source, recipes=recipes
+        ).setup_target()
+        assert writer.run().num_rollouts == rollouts
+        assert writer.stats.rollout_invalid_skips == 2 - rollouts
+        counted = writer.stats.skipped_reasons.get("recorded:no_candidate_scored", 0)
+        assert counted == 2 - rollouts
+
+
+def test_a_root_where_no_candidate_helps_is_stored_with_gains_of_zero(tmp_path: Path) -> None:
+    """The target lies in a closed chest: it was seen once, and from nowhere around here it is seen again."""
+    actor, oracle = the_row()
+    centre = ahead_of(actor, 1.5)
+    told, truth = told_of(actor, centre, 0.2)
+    mesh = with_box(with_box(oracle.mesh, centre, 0.4), centre, 0.2)
+    source = a_store(tmp_path / "source", told, truth, mesh=mesh)
+    writer = tiny_config(tmp_path / "x.zarr", source=source).setup_target()
+    reader = RolloutZarrStoreReader(writer.run().store_dir)
+    assert writer.stats.skipped_reasons == {}
+    valid = reader.array("candidates/invalid_reason_bitset") == VALID_BITSET
+    assert valid.any()
+    for gain in ("target_root_gain", "target_rri"):
+        assert (reader.array(f"candidates/{gain}")[valid] == 0).all()
+    assert (reader.array("candidates/scene_root_gain")[valid] > 0).any()
+    np.testing.assert_array_equal(reader.array("candidates/q_train_mask"), valid)

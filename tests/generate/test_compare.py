@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from rollbook.errors import ConfigurationError, NoRollouts
+from rollbook.errors import ConfigurationError, GenerationFailed, NoRollouts
 from rollbook.generate.compare import (
     DEFAULT_POLICIES,
     Comparison,
@@ -83,6 +84,33 @@ def test_wins_are_counted_per_root() -> None:
     assert compared.results()[1].wins == 2
     with pytest.raises(ConfigurationError, match="versus is 'c'"):
         compared.results("c")
+
+
+def test_what_is_not_known_is_none(tmp_path: Path) -> None:
+    """One root has no spread, and without the scene there is no gain of it. Neither is a number in JSON."""
+    scorer = {"render_size_px": 40, "target_samples": 400, "include_scene": False}
+    config = tiny_config(tmp_path / "x.zarr", target_scorer=scorer)
+    compared = compare_policies(config, SourceStore.open(tiny_source()), [0], ("random", "greedy"))
+    random, greedy = compared.results()
+    assert (random.scene_gain, greedy.scene_gain) == (None, None)
+    assert (greedy.low, greedy.high) == (None, None)
+    assert greedy.difference == pytest.approx(greedy.target_gain - random.target_gain)
+
+
+def failing_policy(features: Any, names: Any, valid: Any, context: Any) -> Any:
+    raise KeyError("weights")
+
+
+def test_a_policy_that_fails_is_an_error_that_names_the_row(tmp_path: Path) -> None:
+    policies = ("random", f"{__name__}:failing_policy")
+    config = dataclasses.replace(
+        tiny_config(tmp_path / "x.zarr"),
+        recipes=tuple(recipe_for(policy, 1) for policy in policies),
+    )
+    source = SourceStore.open(tiny_source())
+    with pytest.raises(GenerationFailed, match="KeyError: 'weights'") as caught:
+        compare_policies(config, source, [0], policies)
+    assert caught.value.sample_key == source.row(0).sample_key
 
 
 def test_rows_without_a_root_to_start_from_are_said(tmp_path: Path) -> None:

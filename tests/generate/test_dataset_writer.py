@@ -162,6 +162,22 @@ def test_the_greedy_recipe_takes_the_best_and_the_beam_does_no_worse(
         assert max(total[beams]) >= total[greedy] - 1e-6
 
 
+def test_a_beam_of_chance_does_not_keep_to_the_first_node(tmp_path: Path) -> None:
+    """Chance scores all chains alike: if the first were kept, all would be children of one node."""
+    recipe = {
+        "name": "random",
+        "selection_policy": "random_valid",
+        "branch_factor": 3,
+        "beam_width": 3,
+    }
+    recipes = [recipe | {"name": f"random{seed}", "seed": seed} for seed in range(4)]
+    config = tiny_config(tmp_path / "x.zarr", recipes=recipes, max_samples=1)
+    reader = RolloutZarrStoreReader(config.setup_target().run().store_dir)
+    ways = [taken(reader, rollout) for rollout in range(12)]
+    parents = [{way[0] for way in ways[at : at + 3]} for at in range(0, 12, 3)]
+    assert max(map(len, parents)) > 1
+
+
 def test_chains_that_fork_name_the_one_they_share_most_with(
     written: RolloutZarrStoreReader,
 ) -> None:
@@ -343,8 +359,17 @@ def failing_policy(features: Any, names: Any, valid: Any, context: Any) -> Any:
     raise ZeroDivisionError("no")
 
 
+def leaving_policy(features: Any, names: Any, valid: Any, context: Any) -> Any:
+    raise SystemExit(3)
+
+
 @pytest.mark.parametrize(
-    ("policy", "said"), [("broken_policy", "expected float"), ("failing_policy", "ZeroDivision")]
+    ("policy", "said"),
+    [
+        ("broken_policy", "expected float"),
+        ("failing_policy", r"ZeroDivisionError: no \(test_dataset_writer\.py, line \d+\)"),
+        ("leaving_policy", "SystemExit: 3"),
+    ],
 )
 def test_an_unexpected_error_stops_and_says_which_row(
     tmp_path: Path, policy: str, said: str
@@ -409,7 +434,12 @@ def test_a_policy_of_ones_own_is_run_by_its_name(tmp_path: Path) -> None:
             {"recipes": [{"name": "a", "selection_policy": "random"}] * 2},
             "a stands there twice",
         ),
-        ({"recipes": [{"name": "a", "selection_policy": "best"}]}, "Invalid enum value 'best'"),
+        (
+            {"recipes": [{"name": "a", "selection_policy": "best"}]},
+            r"Invalid enum value 'best' - at `\$\[0\]\.selection_policy`; expected one of farthest",
+        ),
+        ({"target_source": "mine"}, "'mine'; expected one of oracle_target_task_sampler, actor"),
+        ({"target_scorer": {"metric": "best"}}, "expected one of area, face_sq"),
     ],
 )
 def test_a_wrong_config_is_refused_by_field(
@@ -422,8 +452,47 @@ def test_a_wrong_config_is_refused_by_field(
 @pytest.mark.parametrize("scorer", ["nowhere:at_all", "json:no_such_name", "unheard_of", "json:"])
 def test_a_wrong_policy_is_found_before_anything_is_rendered(tmp_path: Path, scorer: str) -> None:
     recipe = {"name": "own", "selection_policy": "oracle_greedy", "scorer": scorer}
-    with pytest.raises(ConfigurationError):
-        tiny_config(tmp_path / "x.zarr", recipes=[recipe]).setup_target().run()
+    writer = tiny_config(tmp_path / "x.zarr", recipes=[recipe]).setup_target()
+    for early in (writer.run, writer.rows):  # a dry run asks for the rows, and no more
+        with pytest.raises(ConfigurationError):
+            early()
+
+
+def test_a_shell_whose_density_no_store_can_keep_stops_before_there_is_one(tmp_path: Path) -> None:
+    narrow = {"base": {"kappa": 1e300}}
+    config = tiny_config(tmp_path / "x.zarr", candidate_mixture=narrow)
+    with pytest.raises(GenerationFailed, match=r"candidate_mixture gives a density of .*e\+"):
+        config.setup_target().run()
+    assert not (tmp_path / "x.zarr").exists()
+
+
+def test_a_run_can_be_repeated_from_what_its_store_says(tmp_path: Path) -> None:
+    first = tiny_config(tmp_path / "first.zarr", seed=5).setup_target().run()
+    config = RolloutDatasetWriterConfig.from_manifest(first.store_dir)
+    elsewhere = dataclasses.replace(config.store, store_dir=tmp_path / "second.zarr")
+    second = dataclasses.replace(config, store=elsewhere).setup_target().run()
+    assert second.content_sha256 == first.content_sha256
+    packages = RolloutZarrStoreReader(second.store_dir).manifest()["manifest"]["generation"][
+        "runtime"
+    ]["packages"]
+    assert {"numpy", "numba", "embreex"} <= set(packages)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot be read"),
+        ("{", "does not say how"),
+        ('{"generation": {"writer_config": null}}', "does not say how"),
+    ],
+)
+def test_a_manifest_that_does_not_say_enough_is_refused(
+    tmp_path: Path, text: str | None, said: str
+) -> None:
+    if text is not None:
+        (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ConfigurationError, match=said):
+        RolloutDatasetWriterConfig.from_manifest(tmp_path)
 
 
 def test_a_missing_source_and_an_existing_store_are_said_at_once(tmp_path: Path) -> None:

@@ -335,6 +335,16 @@ def test_everything_known_already_leaves_gains_of_zero() -> None:
         assert scored[name][0] == 0
 
 
+@METRICS
+def test_targets_of_a_scene_may_share_it(metric: str) -> None:
+    room = room_of(1)
+    first, alone = oracle_of(room, metric=metric), oracle_of(room, metric=metric)
+    other = Oracle(first.geometry, room.boxes, 0, first.config, beside=first)
+    state = other.root(room.points, beside=first.root(room.points))
+    assert state.key() == alone.root(room.points).key()
+    assert other.surfaces["scene"] is first.surfaces["scene"]
+
+
 def test_columns_without_the_scene() -> None:
     room = room_of(0)
     oracle = oracle_of(room, include_scene=False)

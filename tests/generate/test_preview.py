@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollbook.errors import ConfigurationError, TargetExists
+from rollbook.errors import ConfigurationError, TargetExists, TargetInvalid
 from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
 from rollbook.generate.preview import draw_preview, rolled_out
 from rollbook.generate.rollout_picture import Matplotlib, ShownRollout, picture_png
@@ -111,6 +111,14 @@ def test_a_chain_that_took_no_step_can_be_shown() -> None:
     still = dataclasses.replace(shown(), nodes=(root,), taken=(), end=root.node)
     assert "target gain 0.000 in 0 steps, error" in still.in_words()
     assert pixels(picture_png(Matplotlib.loaded(), still)).size
+
+
+def test_without_a_rank_it_is_the_first_target_that_can_be_rolled_out() -> None:
+    for row in (0, 1):
+        found = rolled_out(a_config(), row, None, None)
+        assert found.target.rank == _usable_rank(row)
+    with pytest.raises(TargetInvalid, match="SAMPLER_RULE_REJECTED"):
+        rolled_out(a_config(candidate_rules={"max_step_length_m": 0.01}), 0, None, None)
 
 
 # ------------------------------------------------------------------------------------- what is refused

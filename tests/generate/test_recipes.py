@@ -63,6 +63,10 @@ def test_a_policy_may_be_given_by_its_name() -> None:
             "branch_factor_schedule",
         ),
         ({"name": ""}, "name is ''"),
+        ({"horizon": 40_000}, "horizon is 40000, expected at least 1 and at most 32767"),
+        ({"beam_width": 40_000}, "beam_width is 40000"),
+        ({"seed": 2**63}, "seed is 9223372036854775808, expected a whole number of 64 bits"),
+        ({"scorer": ""}, "scorer is ''"),
     ],
 )
 def test_what_cannot_be_is_refused_when_it_is_made(fields: dict[str, Any], said: str) -> None:

@@ -62,6 +62,11 @@ def words(features, names, valid, context):
 def a_list(features, names, valid, context):
     return [0.0] * len(features)
 
+def talkative(features, names, valid, context):
+    print("four candidates, how nice")
+    return np.zeros(4)
+
+
 def unsure(features, names, valid, context):
     return np.array([0.0, np.nan, np.nan, np.inf])
 """
@@ -72,6 +77,8 @@ def policy_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
     """The name of a module with policies of a user."""
     (tmp_path / "users_policies.py").write_text(POLICY)
     (tmp_path / "users_broken.py").write_text("import a_package_that_is_not_there\n")
+    (tmp_path / "users_slip.py").write_text("def policy(:\n")
+    (tmp_path / "users_mood.py").write_text("raise ValueError('not today')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield "users_policies"
     sys.modules.pop("users_policies", None)
@@ -265,6 +272,8 @@ def test_a_learned_policy_cannot_change_what_it_was_given(policy_file: str) -> N
         ("a:b:c", "expected module:attr"),
         ("no_such_module_here:x", "cannot be imported: No module named"),
         ("users_broken:x", "a_package_that_is_not_there"),
+        ("users_slip:x", "cannot be imported: SyntaxError: .*line 1"),
+        ("users_mood:x", "cannot be imported: ValueError: not today"),
         ("users_policies:nothing", "there is no nothing in users_policies"),
         ("users_policies:model.nothing", r"there is no model\.nothing"),
         ("users_policies:number", "is a int, expected something to call"),
@@ -274,6 +283,18 @@ def test_a_path_that_leads_nowhere_is_refused(path: str, message: str, policy_fi
     with pytest.raises(ConfigurationError, match=message) as caught:
         load_scorer(path)
     assert path in str(caught.value)
+
+
+def test_what_a_learned_policy_prints_does_not_mix_with_results(
+    policy_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load_scorer(f"{policy_file}:talkative")(a_shell())
+    assert capsys.readouterr() == ("", "four candidates, how nice\n")
+
+
+def test_an_unknown_scorer_is_told_those_most_like_it() -> None:
+    with pytest.raises(ConfigurationError, match=r"'targetarea' is not known; .* target_area, "):
+        scorer_named("targetarea")
 
 
 @pytest.mark.parametrize(

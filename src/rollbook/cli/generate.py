@@ -6,7 +6,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,6 +56,11 @@ def _loaded(
     return dataclasses.replace(config, **given)
 
 
+def _hint(replace: bool) -> AbstractContextManager[None]:
+    """Names --replace where it would help: not where it was given and something else is in the way."""
+    return nullcontext() if replace else replace_hint()
+
+
 # ------------------------------------------------------------------------------------------ run
 
 
@@ -99,7 +104,7 @@ def run(
         return
     invocation = RolloutStoreInvocation.from_cli(argv=sys.argv[1:], config_path=config)
     started = time.monotonic()
-    with replace_hint(), _row_progress(len(rows), quiet=as_json) as on_row:
+    with _hint(loaded.store.replace), _row_progress(len(rows), quiet=as_json) as on_row:
         result = writer.run(invocation=invocation, on_row=on_row)
     seconds = time.monotonic() - started
     summary = {
@@ -210,7 +215,10 @@ def preview(
     source: Source = None,
     split: Split = None,
     row: Annotated[int, typer.Option(min=0, help="Source row.")] = 0,
-    target: Annotated[int, typer.Option(min=0, help="Rank of the target.")] = 0,
+    target: Annotated[
+        int | None,
+        typer.Option(min=0, help="Rank of the target; the first that can be used if not given."),
+    ] = None,
     recipe: Annotated[
         str | None, typer.Option(help="Recipe to show; the first of the config if not given.")
     ] = None,
@@ -220,7 +228,7 @@ def preview(
     """Draws one rollout: the scene from above, candidates by their gain, the chain, before and after."""
     from rollbook.generate.preview import draw_preview
 
-    with replace_hint(), _told():
+    with _hint(replace), _told():
         drawn = draw_preview(
             _loaded(config, source, split),
             row=row,
@@ -267,11 +275,17 @@ def compare(
 
     Recipes of the config are not used; everything else is. Give it rows that no policy was trained on.
     """
-    from rollbook.generate.compare import DEFAULT_POLICIES, compare_policies, recipe_for
+    from rollbook.generate.compare import (
+        DEFAULT_POLICIES,
+        compare_policies,
+        recipe_for,
+        reference_of,
+    )
 
     names = [each.strip() for each in policies.split(",")] if policies else list(DEFAULT_POLICIES)
     if len(set(names)) < len(names) or not all(names):
         raise ConfigurationError(message=f"--policies is {policies!r}, expected different names")
+    reference = reference_of(names, versus)
     loaded = _loaded(config, source, split, threads=threads, max_samples=max_samples)
     loaded = dataclasses.replace(
         loaded,
@@ -282,7 +296,7 @@ def compare(
     opened, rows = loaded.setup_target().rows()
     with _simple_progress(len(rows), quiet=as_json) as on_row:
         comparison = compare_policies(loaded, opened, rows, names, on_row=on_row)
-    results = [dataclasses.asdict(each) for each in comparison.results(versus)]
+    results = [dataclasses.asdict(each) for each in comparison.results(reference)]
     if as_json:
         skipped = comparison.stats.skipped_reasons
         print_json({"horizon": horizon, "policies": results, "skipped": skipped})
@@ -294,7 +308,7 @@ def compare(
         "target_gain": "target gain",
         "scene_gain": "scene gain",
         "target_coverage": "coverage",
-        "difference": f"minus {versus or names[0]}",
+        "difference": f"minus {reference}",
         "low": "low",
         "high": "high",
         "wins": "wins",

@@ -4,6 +4,15 @@ with rollbook.client.Client() as client:
     client.log_episode(name="pick 12", policy_version="v4", sensors="sensors.npz", video="run.mp4")
 """
 
+from importlib.util import find_spec
+
+from rollbook.errors import ConfigurationError
+
+if find_spec("httpx") is None:
+    raise ConfigurationError(
+        message="the SDK needs httpx, which is not installed: pip install 'rollbook[client]'"
+    )
+
 from rollbook.client.async_client import AsyncClient
 from rollbook.client.client import Client
 from rollbook.client.credentials import ENV_API_KEY, ENV_BASE_URL, ENV_HOME, ENV_QUIET

@@ -49,17 +49,26 @@ class BranchSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return self.branch_factor
 
 
-def beam(cumulative_scores: ArrayLike, width: int | None) -> NDArray[np.intp]:
-    """The chains to keep, in the order they came: the `width` best, of equal ones the earlier; None keeps all.
+def beam(
+    cumulative_scores: ArrayLike,
+    width: int | None,
+    rng: np.random.Generator,
+    tie_break: ArrayLike | None = None,
+) -> NDArray[np.intp]:
+    """The chains to keep, in the order they came: the `width` best; None keeps all.
 
-    A chain whose score is not known never pushes out one whose score is.
+    Of equal ones the greater tie break stays, then the lot decides: the first come are children of one node. A chain
+    whose score is not known never pushes out one whose score is.
     """
     if width is not None and width < 1:
         raise _wrong("beam_width", width, "at least 1")
     scores = np.asarray(cumulative_scores, np.float64)
     if width is None or len(scores) <= width:
         return np.arange(len(scores))
-    best_first = np.argsort(-scores, kind="stable")  # NaN comes last
+    unknown = np.isnan(scores)
+    second = np.zeros(len(scores)) if tie_break is None else np.asarray(tie_break, np.float64)
+    lot = rng.permutation(len(scores))
+    best_first = np.lexsort((lot, -second, np.where(unknown, 0, -scores), unknown))
     return np.sort(best_first[:width])
 
 

@@ -233,6 +233,10 @@ class CandidateMixtureConfig(
     def total_count(self) -> int:
         return sum(component.count for component in self.components)
 
+    @property
+    def shortest_move_m(self) -> float:
+        return min(each.min_radius_m for each in self.samplers)
+
     @cached_property
     def samplers(self) -> tuple[CandidateSamplerConfig, ...]:
         """What each component draws with."""
@@ -282,12 +286,14 @@ def sample_shell(
     views = np.array([STRATEGY_NAMES.index(each.view) for each in config.components], np.int32)
     places = np.array([POSITION_NAMES.index(each.position) for each in config.components], np.int32)
     turned = view_rotations(views[row], eyes, reference, target, _jitter(config), uniforms[:, 4:])
+    density = shells.density(eyes - centres(reference), row)
+    _refuse_extreme(density)
     return Proposal(
         poses=poses_of(turned, eyes),
         strategy_id=views[row],
         position_id=places[row],
         mixture_id=row,
-        density=shells.density(eyes - centres(reference), row),
+        density=density,
     )
 
 
@@ -391,6 +397,16 @@ def _jitter(config: CandidateMixtureConfig) -> ViewJitter:
         ]
     )[config.mixture_id].T
     return ViewJitter(*columns)
+
+
+def _refuse_extreme(density: Array) -> None:
+    """A shell so narrow or so wide that its density is no number float32 can hold, as it is stored."""
+    limits = np.finfo(np.float32)
+    bad = np.flatnonzero(~((density >= limits.tiny) & (density <= limits.max)))
+    if len(bad):
+        value = f"a density of {density[bad[0]]} per cubic metre"
+        message = f"candidate_mixture gives {value}, expected radii and angles of a room"
+        raise ConfigurationError(message=message)
 
 
 def _component(name: str, count: int, view: str, **settings: Any) -> ComponentConfig:

@@ -54,13 +54,14 @@ class PolicyResult:
     roots: int
     target_gain: float
     """Mean share of the target's error at the root that is gone at the end."""
-    scene_gain: float
+    scene_gain: float | None
+    """None when the scene is not measured."""
     target_coverage: float
     """Mean share of the target with a point close by, at the end."""
     versus: str | None = None
     difference: float | None = None
     low: float | None = None
-    """Of the 95 % interval of the mean difference, by Student's t over paired roots."""
+    """Of the 95 % interval of the mean difference, by Student's t over paired roots; None from one root."""
     high: float | None = None
     wins: int | None = None
 
@@ -69,14 +70,11 @@ class PolicyResult:
 class Comparison:
     policies: tuple[str, ...]
     endpoint: NDArray[np.float64]
-    """[roots, policies, 3]: target gain, scene gain and coverage of the target at the end of the chain."""
+    """[roots, policies, 3]: target gain, scene gain (NaN if not measured) and coverage of the target at the end."""
     stats: RolloutDatasetWriterStats
 
     def results(self, versus: str | None = None) -> list[PolicyResult]:
-        reference = self.policies[0] if versus is None else versus
-        if reference not in self.policies:
-            known = ", ".join(self.policies)
-            raise ConfigurationError(message=f"versus is {reference!r}, expected one of {known}")
+        reference = reference_of(self.policies, versus)
         base = self.endpoint[:, self.policies.index(reference), 0]
         return [
             self._result(number, policy, reference, base)
@@ -87,13 +85,33 @@ class Comparison:
         self, number: int, policy: str, reference: str, base: NDArray[np.float64]
     ) -> PolicyResult:
         own = self.endpoint[:, number]
-        target, scene, coverage = (float(value) for value in own.mean(axis=0))
-        alone = PolicyResult(policy, len(own), target, scene, coverage)
+        target, scene, coverage = own.mean(axis=0).tolist()
+        alone = PolicyResult(policy, len(own), target, _known(scene), coverage)
         if policy == reference:
             return alone
         low, mean, high = paired_interval(own[:, 0] - base)
         wins = int((own[:, 0] > base).sum())
-        return replace(alone, versus=reference, difference=mean, low=low, high=high, wins=wins)
+        return replace(
+            alone,
+            versus=reference,
+            difference=mean,
+            low=_known(low),
+            high=_known(high),
+            wins=wins,
+        )
+
+
+def reference_of(policies: Sequence[str], versus: str | None) -> str:
+    """The policy others are measured against: the one that is named, or the first."""
+    reference = policies[0] if versus is None else versus
+    if reference not in policies:
+        known = ", ".join(policies)
+        raise ConfigurationError(message=f"versus is {reference!r}, expected one of {known}")
+    return reference
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def paired_interval(differences: NDArray[np.float64]) -> tuple[float, float, float]:
@@ -155,5 +173,7 @@ def _own_score(chain: RolloutChain) -> float:
 
 
 def _sum(chain: RolloutChain, metric: str) -> float:
+    if metric not in chain.steps[0].metric_vectors:
+        return math.nan
     taken = [step.metric_vectors[metric][step.selected_shell_index] for step in chain.steps]
     return float(np.sum(taken, dtype=np.float64))

@@ -7,6 +7,7 @@ independent work, so compiled code is never parallel inside.
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -56,5 +57,16 @@ def _numba() -> Any:
     settings: Any = numba.config
     if not os.access(os.path.dirname(__file__), os.W_OK) and not settings.CACHE_DIR:
         # installed where nobody may write: without a place of its own every process compiles again
-        settings.CACHE_DIR = os.path.join(tempfile.gettempdir(), f"rollbook-numba-{os.getuid()}")
+        settings.CACHE_DIR = _cache_folder()
     return numba
+
+
+def _cache_folder() -> str:
+    """Compiled code is run as it is found, so only from a folder that nobody else can have put it in."""
+    folder = os.path.join(tempfile.gettempdir(), f"rollbook-numba-{os.getuid()}")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    found = os.lstat(folder)
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if not ours or found.st_mode & 0o022:
+        return tempfile.mkdtemp(prefix="rollbook-numba-")
+    return folder

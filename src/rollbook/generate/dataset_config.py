@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -26,6 +28,7 @@ from rollbook.generate.targets import (
     TargetSourceMode,
 )
 from rollbook.store.config import RolloutZarrStoreConfig
+from rollbook.store.manifest import ROLLOUT_MANIFEST_FILENAME
 
 if TYPE_CHECKING:
     from rollbook.generate.writer import RolloutDatasetWriter
@@ -128,6 +131,21 @@ class RolloutDatasetWriterConfig:
         return cls.from_table(table, folder=file.parent, name=str(file))
 
     @classmethod
+    def from_manifest(cls, store_dir: str | os.PathLike[str]) -> RolloutDatasetWriterConfig:
+        """What a store was generated with. Run again, it gives the same store: its paths are those of that run."""
+        file = Path(store_dir) / ROLLOUT_MANIFEST_FILENAME
+        try:
+            said = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+            table = dict(said["generation"]["writer_config"])
+        except OSError as error:
+            raise ConfigurationError(message=f"{file} cannot be read: {error}") from error
+        except (msgspec.MsgspecError, KeyError, TypeError) as error:
+            message = f"{file} does not say how the store was generated"
+            raise ConfigurationError(message=message) from error
+        table.pop("actor_feature_names", None)  # what came of it, not what was asked for
+        return cls.from_table(table, folder=Path(), name=str(file))
+
+    @classmethod
     def from_table(
         cls, table: Mapping[str, Any], *, folder: Path, name: str = "config"
     ) -> RolloutDatasetWriterConfig:
@@ -153,7 +171,7 @@ class RolloutDatasetWriterConfig:
         values: dict[str, Any] = {
             key: _converted(value, types.get(key, int), f"{name}: {key}")
             for key, value in table.items()
-            if key != "store"
+            if key != "store" and value is not None  # as a manifest has it, where TOML has nothing
         }
         values["source"] = msgspec.structs.replace(
             values["source"], store_dir=str(folder / values["source"].store_dir)
@@ -224,8 +242,9 @@ class RolloutDatasetWriterConfig:
 def _refuse_unknown(table: Mapping[str, Any], known: Mapping[str, Any], name: str) -> None:
     unknown = sorted(set(table) - set(known))
     if unknown:
+        near = ", ".join(get_close_matches(unknown[0], known, n=3, cutoff=0))
         raise ConfigurationError(
-            message=f"{name}: unknown key {unknown[0]!r}; known: {', '.join(sorted(known))}"
+            message=f"{name}: unknown key {unknown[0]!r}; those most like it are {near}"
         )
 
 
@@ -233,7 +252,23 @@ def _converted(value: Any, kind: Any, name: str) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(message=f"{name}: {error}") from error
+        message = f"{name}: {error}{_choices(kind, str(error))}"
+        raise ConfigurationError(message=message) from error
+
+
+def _choices(kind: Any, said: str) -> str:
+    """The values one could have given instead, where `said` complains of one that there is not."""
+    if "Invalid enum value" not in said:
+        return ""
+    info: Any = msgspec.inspect.type_info(kind)
+    _, _, place = said.partition("- at `$")
+    for name in re.findall(r"\w+", place):
+        if isinstance(info, msgspec.inspect.StructType):
+            info = next(each.type for each in info.fields if each.encode_name == name)
+        else:
+            info = info.item_type
+    values = info.values if isinstance(info, msgspec.inspect.LiteralType) else info.cls
+    return f"; expected one of {', '.join(map(str, values))}"
 
 
 def _store_config(table: Any, folder: Path, name: str) -> RolloutZarrStoreConfig:

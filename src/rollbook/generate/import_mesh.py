@@ -17,7 +17,13 @@ MESH_SUFFIXES: Final = (".glb", ".gltf", ".obj", ".stl", ".ply")
 _CORNER_NAMES = ("vertex_indices", "vertex_index")
 _OBJECT_NAMES = ("object_id", "instance_id", "objectId")
 _WIDEST_M, _NARROWEST_M = 200.0, 0.5
-_UNITS = {"millimetres": 0.001, "centimetres": 0.01, "inches": 0.0254, "kilometres": 1000.0}
+_UNITS = {
+    "metres": 1.0,
+    "millimetres": 0.001,
+    "centimetres": 0.01,
+    "inches": 0.0254,
+    "kilometres": 1000.0,
+}
 
 Y_UP_TO_Z_UP = np.array([[1, 0, 0], [0, 0, -1], [0, 1, 0]], np.float64)
 """x stays, y becomes z, and z becomes -y: a turn, so that left stays left."""
@@ -155,9 +161,9 @@ def _refuse_implausible(mesh: TriangleMesh, scale: float) -> None:
     if _NARROWEST_M <= widest <= _WIDEST_M:
         return
     fitting = [
-        f"--scale {scale * factor:g} if it is in {unit}"
-        for unit, factor in _UNITS.items()
-        if _NARROWEST_M <= widest * factor <= _WIDEST_M
+        f"--scale {metres:g} if it is in {unit}"
+        for unit, metres in _UNITS.items()
+        if _NARROWEST_M <= widest / scale * metres <= _WIDEST_M
     ]
     detail = (
         f"it is {widest:.3g} m wide, expected {_NARROWEST_M} to {_WIDEST_M:g} m; "

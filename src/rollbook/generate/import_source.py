@@ -108,6 +108,7 @@ class _Scene:
 
     def __init__(self, config: SceneImport, whole: ImportConfig, say: Say) -> None:
         self.config = config
+        self._say = say
         self.scene_id = checked_id(config.scene_id or _safe_stem(config.mesh), "scene_id")
         self.truth = load_boxes(config.boxes) if config.boxes else []
         self.recordings = [_Recording(self, each, whole, say) for each in config.recordings]
@@ -129,6 +130,8 @@ class _Scene:
             scale=config.mesh_scale or config.scale,
             weld=config.weld,
         )
+        if mesh.degenerate_faces:
+            self._say(f"{mesh.name}: {mesh.degenerate_faces:,} triangles without area are left out")
         geometry = SceneGeometry(mesh)
         for recording in self.recordings:
             recording.refuse_lost(geometry)

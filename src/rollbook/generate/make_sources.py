@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from rollbook.generate.source_writer import ROWS_PER_SHARD, SourceStoreWriter
 from rollbook.generate.sources import ActorView
 from rollbook.generate.splits import SplitConfig
 from rollbook.generate.walk import WalkConfig
+from rollbook.generate.workers import in_order
 
 _SEED_DOMAIN = "rollbook.source_seed.v1"
 _FAMILY_DOMAIN = "rollbook.scene_family.v1"
@@ -136,10 +136,11 @@ def make_source_store(
         rows_per_shard=config.rows_per_shard,
         replace=replace,
     ) as writer:
-        for done, made in enumerate(_made_scenes(config, workers), 1):
-            _add(writer, made)
-            if progress is not None:
-                progress(done, config.scenes)
+        with closing(_made_scenes(config, workers)) as scenes:
+            for done, made in enumerate(scenes, 1):
+                _add(writer, made)
+                if progress is not None:
+                    progress(done, config.scenes)
         return writer.finish()
 
 
@@ -206,21 +207,11 @@ def _add(writer: SourceStoreWriter, made: MadeScene) -> None:
         )
 
 
-def _made_scenes(config: MakeSourcesConfig, workers: int) -> Iterator[MadeScene]:
-    """In order of their numbers. Workers run a little ahead, never all the way: scenes are large."""
+def _made_scenes(config: MakeSourcesConfig, workers: int) -> Generator[MadeScene, None, None]:
+    """In order of their numbers."""
+    make = partial(make_numbered_scene, config)
     if workers == 1:
-        yield from (make_numbered_scene(config, number) for number in range(config.scenes))
-        return
-    # started anew and not forked: ray casters have threads of their own, which a fork would cut off
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        waiting: deque[Future[MadeScene]] = deque()
-        try:
-            for number in range(config.scenes):
-                waiting.append(pool.submit(make_numbered_scene, config, number))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        return (make(number) for number in range(config.scenes))
+    return in_order(
+        make, range(config.scenes), workers, named=lambda number: (number, config.scene_id(number))
+    )

@@ -55,7 +55,7 @@ class RolloutTask:
     """What was taken is rendered once more with it, and kept; None to keep no image."""
     campaign_seed: int
     recorded: NDArray[np.float64]
-    """[K, 12]: where the person who recorded the source row went on to."""
+    """[K, 12]: where the person who recorded the source row went on to, a move of the shell apart."""
     root_target_points: NDArray[np.float32] | None = None
     """Points in the target box at the root; given only when the oracle's points are to be kept."""
 
@@ -138,14 +138,14 @@ class NodeEvaluator:
             )
         return self._nodes[path]
 
-    def selected_depth(self, parent: EvaluatedNode, shell_index: int) -> SelectedDepth | None:
-        """The image that is kept of a candidate that was taken."""
+    def selected_depth(
+        self, path: tuple[int, ...], pose: NDArray[np.float32]
+    ) -> SelectedDepth | None:
+        """The image that is kept of the candidate at the end of a path."""
         camera = self.task.depth_camera
         if camera is None:
             return None
-        path = (*parent.node.path, shell_index)
         if path not in self._images:
-            pose = parent.candidates.shell_poses[shell_index]
             depth = self.task.geometry.depth(pose[None], camera)[0]
             self._images[path] = SelectedDepth(
                 depth_m=depth,
@@ -181,7 +181,10 @@ class NodeEvaluator:
         kept = bitset[rows] == VALID_BITSET
         rows, depth = rows[kept], depth[kept]
         labels = self._labels(node, proposal, rows, depth)
-        bitset = mark(bitset, rows[~_all_finite(labels, rows)], "ORACLE_DISTANCE_FAILED")
+        failed = rows[~_all_finite(labels, rows)]
+        bitset = mark(bitset, failed, "ORACLE_DISTANCE_FAILED")
+        for values in labels.values():
+            values[failed] = np.nan  # all or none: half a label is none
         self.nodes_evaluated += 1
         self.candidates_scored += len(rows)
         return EvaluatedNode(
@@ -277,7 +280,8 @@ class NodeEvaluator:
     def _points_on_target(
         self, depth: NDArray[np.float32], pose: NDArray[np.float64]
     ) -> NDArray[np.float32]:
-        points = self.task.camera.points(depth, pose).reshape(-1, 3)
+        used = slice(None, None, self.task.oracle.config.backprojection_stride)
+        points = self.task.camera.points(depth, pose)[used, used].reshape(-1, 3)
         return points[self.task.oracle.in_target(points)]
 
     def _crops(

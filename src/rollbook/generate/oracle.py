@@ -102,8 +102,12 @@ class Oracle:
         config: OracleConfig,
         *,
         target_id: str = "target",
+        beside: Oracle | None = None,
     ) -> None:
-        """`boxes[row]` is the ground-truth box. TargetInvalid when there is none, or nothing of the mesh is in it."""
+        """`boxes[row]` is the ground-truth box. TargetInvalid when there is none, or nothing of the mesh is in it.
+
+        `beside` is the oracle of another target of the same geometry, by the same config: they share the scene.
+        """
         if not 0 <= row < len(boxes):
             detail = f"no ground-truth box: row {row} of {len(boxes)}"
             raise TargetInvalid(target_id=target_id, reason="TARGET_GT_UNMATCHED", detail=detail)
@@ -114,33 +118,32 @@ class Oracle:
         self.surfaces = {"target": self._target_surface()}
         """By region: `target`, and `scene` where it is included."""
         if config.include_scene:
-            self.surfaces["scene"] = self._scene_surface()
+            self.surfaces["scene"] = (
+                self._scene_surface() if beside is None else beside.surfaces["scene"]
+            )
 
     def in_target(self, points: ArrayLike) -> NDArray[np.bool_]:
         """Which points [..., 3] count as the target's."""
         return self._boxes.contains(0, points, margin_m=self._margin)
 
-    def root(self, points: ArrayLike) -> OracleState:
-        """The state in which these points [n, 3] are known; points that are not finite are left out."""
+    def root(self, points: ArrayLike, beside: OracleState | None = None) -> OracleState:
+        """The state in which these points [n, 3] are known; points that are not finite are left out.
+
+        `beside` is what the oracle of another target, with which this one shares the scene, says of the same points.
+        """
         given = np.asarray(points, np.float32).reshape(-1, 3)
         known = given[np.isfinite(given).all(axis=1)]
-        inside = self.in_target(known)
+        inside = known[self.in_target(known)]
         least = self.config.min_current_target_points
-        if np.count_nonzero(inside) < least:
-            detail = f"{np.count_nonzero(inside)} points in the box at the root, expected {least}"
+        if len(inside) < least:
+            detail = f"{len(inside)} points in the box at the root, expected {least}"
             raise TargetInvalid(
                 target_id=self.target_id, reason="TARGET_SUPPORT_TOO_LOW", detail=detail
             )
-        distances = self._accuracies(known)
-        states = {}
-        for region, surface in self.surfaces.items():
-            kept = inside if region == "target" else np.ones(len(known), np.bool_)
-            best = np.full(len(surface.boxes) * LANES, self._farthest, np.float32)
-            lower_distances(PointTree.of_points(known[kept]), surface, best)
-            states[region] = self._rooted(
-                region, best, float(distances[kept].sum()), int(kept.sum())
-            )
-        return OracleState(states["target"], states.get("scene"))
+        scene = None if beside is None else beside.scene
+        if scene is None and "scene" in self.surfaces:
+            scene = self._rooted("scene", known)
+        return OracleState(self._rooted("target", inside), scene)
 
     def score(
         self, state: OracleState, depth: ArrayLike, poses: ArrayLike, camera: Camera
@@ -230,9 +233,14 @@ class Oracle:
         total = squares if self.config.metric == "face_sq" else roots
         return total / count, near / count
 
-    def _rooted(self, region: str, best: Floats, accuracy_sum: float, points: int) -> RegionState:
-        error = accuracy_sum / points + self._means(region, best)[0]
-        return self._state(region, best, accuracy_sum, points, error)
+    def _rooted(self, region: str, points: Floats) -> RegionState:
+        """A region of which these points are known."""
+        surface = self.surfaces[region]
+        best = np.full(len(surface.boxes) * LANES, self._farthest, np.float32)
+        lower_distances(PointTree.of_points(points), surface, best)
+        accuracy_sum = float(self._accuracies(points).sum())
+        error = accuracy_sum / len(points) + self._means(region, best)[0]
+        return self._state(region, best, accuracy_sum, len(points), error)
 
     def _state(
         self, region: str, best: Floats, accuracy_sum: float, points: int, root_error: float

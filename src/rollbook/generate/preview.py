@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rollbook.errors import ConfigurationError, TargetExists
+from rollbook.errors import ConfigurationError, TargetExists, TargetInvalid
 from rollbook.files import write_bytes
 from rollbook.generate.actor import ActorState
 from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
@@ -19,6 +19,7 @@ from rollbook.generate.recipes import RolloutRecipeConfig
 from rollbook.generate.rollout import RolloutEngine
 from rollbook.generate.rollout_picture import Matplotlib, ShownRollout, picture_png
 from rollbook.generate.row_rollouts import RowRoller
+from rollbook.generate.targets import SelectedTarget, TargetSelection
 from rollbook.store.records import CounterfactualRolloutResult, RolloutChain
 
 
@@ -26,14 +27,15 @@ def draw_preview(
     config: RolloutDatasetWriterConfig,
     *,
     row: int,
-    target: int,
+    target: int | None,
     recipe: str | None,
     out: Path,
     replace: bool,
 ) -> str:
     """Rolls out one recipe from one target of one row, draws it, and says in one line what is to be seen.
 
-    `row` counts within the rows the config chooses, `target` is a rank; without a `recipe` it is the first.
+    `row` counts within the rows the config chooses, `target` is a rank. Without a `target` it is the first that can
+    be rolled out, without a `recipe` the first.
     """
     if os.path.lexists(out) and not replace:
         raise TargetExists(path=str(out), detail="it was not to be replaced")
@@ -44,7 +46,7 @@ def draw_preview(
 
 
 def rolled_out(
-    config: RolloutDatasetWriterConfig, row: int, target: int, recipe: str | None
+    config: RolloutDatasetWriterConfig, row: int, target: int | None, recipe: str | None
 ) -> ShownRollout:
     chosen = _recipe_named(config, recipe)
     source, rows = config.setup_target().rows()
@@ -55,14 +57,14 @@ def rolled_out(
     assert opened.oracle is not None  # the writer opens sources whole
     actor = ActorState.from_view(opened.actor)
     selection, _ = roller.select(opened, opened.oracle, actor)
-    if not 0 <= target < len(selection.targets):
-        have = [f"{each.rank} {each.target_class_name}" for each in selection.targets]
-        message = f"target is {target}, {opened.sample_key} has: {', '.join(have) or 'no target'}"
-        reason = f" ({selection.skip_reason})" if selection.skip_reason else ""
-        raise ConfigurationError(message=message + reason)
-    wanted = selection.targets[target]
-    engine = RolloutEngine(roller.task(opened, opened.oracle, actor, wanted))
-    result = engine.run(chosen)
+    for wanted in _wanted(selection, target, opened.sample_key):
+        try:
+            engine = RolloutEngine(roller.task(opened, opened.oracle, actor, wanted))
+            result = engine.run(chosen)
+            break
+        except TargetInvalid:
+            if wanted.rank in (target, len(selection.targets) - 1):
+                raise
     nodes, taken, end = _walked(engine.evaluator(chosen), _best(result))
     return ShownRollout(
         row=opened,
@@ -75,6 +77,21 @@ def rolled_out(
         end=end,
         chains=len(result.chains),
     )
+
+
+def _wanted(
+    selection: TargetSelection, target: int | None, sample_key: str
+) -> list[SelectedTarget]:
+    """The target of that rank, or all that might do."""
+    if selection.targets and target is None:
+        return selection.targets
+    if target is None or not 0 <= target < len(selection.targets):
+        have = [f"{each.rank} {each.target_class_name}" for each in selection.targets]
+        asked = "" if target is None else f"target is {target}, "
+        reason = f" ({selection.skip_reason})" if selection.skip_reason else ""
+        message = f"{asked}{sample_key} has: {', '.join(have) or 'no target'}{reason}"
+        raise ConfigurationError(message=message)
+    return [selection.targets[target]]
 
 
 def _recipe_named(config: RolloutDatasetWriterConfig, name: str | None) -> RolloutRecipeConfig:

@@ -12,6 +12,8 @@ from rollbook.generate.guards import Guards
 from rollbook.generate.policies import CounterfactualSelectionPolicy
 
 _Policy = CounterfactualSelectionPolicy
+_MOST = 32_767
+"""What a store has room for."""
 _DEFAULT_SCORERS = {
     _Policy.FARTHEST_FROM_HISTORY: "farthest_from_history",
     _Policy.FARTHEST_FROM_REFERENCE: "farthest_from_reference",
@@ -56,10 +58,14 @@ class RolloutRecipeConfig(
         self._check_policy()
         if not self.name or not self.name.replace("_", "").replace("-", "").isalnum():
             raise _wrong(self, "name", repr(self.name), "letters, digits, - and _")
-        for field in ("horizon", "beam_width"):
+        for field in ("horizon", "branch_factor", "beam_width"):
             value = getattr(self, field)
-            if value is not None and value < 1:
-                raise _wrong(self, field, value, "at least 1")
+            if value is not None and not 1 <= value <= _MOST:
+                raise _wrong(self, field, value, f"at least 1 and at most {_MOST}")
+        if self.seed is not None and not -(2**63) <= self.seed < 2**63:
+            raise _wrong(self, "seed", self.seed, "a whole number of 64 bits")
+        if self.scorer == "":
+            raise _wrong(self, "scorer", "''", "a name, or none at all for the policy's own")
         if not 0 < self.selection_temperature < float("inf"):
             raise _wrong(self, "selection_temperature", self.selection_temperature, "more than 0")
         _ = self.branches, self.guards  # they refuse what cannot be

@@ -24,6 +24,8 @@ class _Chain:
     node: Node
     steps: tuple[RolloutStep, ...] = ()
     score: float = 0.0
+    tie_break: float = 0.0
+    """What decides between chains of one score: the gain of the scene, where the scorer may know it."""
     ended: bool = False
     """Nothing could be taken from its node: it is kept, and not expanded again."""
 
@@ -63,7 +65,12 @@ class RolloutEngine:
             grown: list[_Chain] = []
             for chain in frontier:
                 grown += [chain] if chain.ended else self._grown(chain, recipe, evaluator, scorer)
-            kept = beam(np.array([chain.score for chain in grown]), recipe.beam_width)
+            kept = beam(
+                [chain.score for chain in grown],
+                recipe.beam_width,
+                self._rng(recipe, (), f"beam after step {step}"),
+                [chain.tie_break for chain in grown],
+            )
             frontier = [grown[index] for index in kept]
             if all(chain.ended for chain in frontier):
                 break
@@ -72,7 +79,7 @@ class RolloutEngine:
         task = self.task
         return CounterfactualRolloutResult(
             root_pose_world=task.root_pose.astype(np.float32),
-            chains=_linked(frontier),
+            chains=_linked([_with_images(chain, evaluator) for chain in frontier]),
             policy=policy_name(recipe),
             horizon=recipe.horizon,
             branch_factor=recipe.branch_factor,
@@ -88,17 +95,18 @@ class RolloutEngine:
     ) -> list[_Chain]:
         """The chain with one more step, once for every action that is kept."""
         evaluated = evaluator.evaluate(chain.node)
-        rng = self._selection_rng(recipe, chain.node.path)
+        rng = self._rng(recipe, chain.node.path, "selection")
         state = rng_state_digest(rng)
         scores = scorer(self._view(evaluated))
+        # an actor's own choice must not be settled by what only the oracle knows
+        ties = evaluated.labels.get("scene_root_gain") if scorer.reads_labels else None
         selections = select_branches(
             recipe.selection_policy,
             scores,
             evaluated.candidates.mask_valid,
             recipe.branches.count(len(chain.node.path), rng),
             rng,
-            # an actor's own choice must not be settled by what only the oracle knows
-            tie_break=evaluated.labels.get("scene_root_gain") if scorer.reads_labels else None,
+            tie_break=ties,
             temperature=recipe.selection_temperature,
             guards=recipe.guards,
             shell=_guard_view(evaluated),
@@ -110,15 +118,17 @@ class RolloutEngine:
                 chain,
                 steps=(
                     *chain.steps,
-                    self._step(evaluated, each, recipe, evaluator, state),
+                    self._step(evaluated, each, recipe, state),
                 ),
                 score=chain.score + float(scores[each.shell_index]),
+                tie_break=chain.tie_break
+                + (0.0 if ties is None else float(ties[each.shell_index])),
             )
             for each in selections
         ]
 
-    def _selection_rng(
-        self, recipe: RolloutRecipeConfig, path: tuple[int, ...]
+    def _rng(
+        self, recipe: RolloutRecipeConfig, path: tuple[int, ...], purpose: str
     ) -> np.random.Generator:
         return node_generator(
             campaign_seed=self.task.campaign_seed,
@@ -127,7 +137,7 @@ class RolloutEngine:
             recipe=recipe.name,
             seed=recipe.seed,
             path=path,
-            purpose="selection",
+            purpose=purpose,
         )
 
     def _view(self, evaluated: EvaluatedNode) -> ShellView:
@@ -148,7 +158,6 @@ class RolloutEngine:
         evaluated: EvaluatedNode,
         selection: Selection,
         recipe: RolloutRecipeConfig,
-        evaluator: NodeEvaluator,
         rng_state: bytes,
     ) -> RolloutStep:
         soft = recipe.selection_policy is CounterfactualSelectionPolicy.TEMPERATURE_SOFTMAX
@@ -162,7 +171,6 @@ class RolloutEngine:
             selection_probabilities=selection.probabilities,
             selection_log_probabilities=selection.log_probabilities,
             rng_state_digest=rng_state,
-            selected_depth=evaluator.selected_depth(evaluated, selection.shell_index),
             target_eval_crops=evaluated.crops,
             crop_policy=self.task.oracle.crop_policy if evaluated.crops else None,
         )
@@ -197,6 +205,21 @@ def _moved(chain: _Chain, evaluator: NodeEvaluator) -> _Chain:
         return chain
     last = chain.steps[-1].selected_shell_index
     return replace(chain, node=evaluator.child(evaluator.evaluate(chain.node), last))
+
+
+def _with_images(chain: _Chain, evaluator: NodeEvaluator) -> _Chain:
+    """Images are rendered last: of chains that a beam let go nothing is kept."""
+    taken = _taken(chain)
+    steps = tuple(
+        replace(
+            step,
+            selected_depth=evaluator.selected_depth(
+                taken[: number + 1], step.candidates.shell_poses[step.selected_shell_index]
+            ),
+        )
+        for number, step in enumerate(chain.steps)
+    )
+    return replace(chain, steps=steps)
 
 
 def _taken(chain: _Chain) -> tuple[int, ...]:

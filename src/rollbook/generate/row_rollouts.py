@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.contracts.lineage import RolloutLineage
-from rollbook.errors import ConfigurationError, StorageError, TargetInvalid
+from rollbook.errors import (
+    ConfigurationError,
+    GenerationFailed,
+    RollbookError,
+    StorageError,
+    TargetInvalid,
+)
 from rollbook.generate.actor import ActorState
 from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
 from rollbook.generate.nodes import RolloutTask
-from rollbook.generate.oracle import Oracle
+from rollbook.generate.oracle import Oracle, OracleState
 from rollbook.generate.raycast import SceneGeometry
 from rollbook.generate.recipes import RolloutRecipeConfig
+from rollbook.generate.recorded_way import at_pace
 from rollbook.generate.rollout import RolloutEngine
 from rollbook.generate.scorers import scorer_named
 from rollbook.generate.seeds import node_generator, rng_state_digest
@@ -30,6 +39,9 @@ from rollbook.generate.targets import (
     TargetSelection,
 )
 from rollbook.store.records import RolloutZarrRecord
+
+NOTHING_SCORED = "no_candidate_scored"
+"""The recipe's scorer knows nothing of any valid candidate at the root, as where the recording it follows ends."""
 
 
 @dataclass(slots=True)
@@ -63,6 +75,18 @@ class RowOutcome:
     stats: RolloutDatasetWriterStats
 
 
+@dataclass(slots=True, eq=False)
+class _KnownRow:
+    """What the targets of one row have in common, measured for the first of them."""
+
+    sample_key: str
+    points: NDArray[np.float32]
+    """All that is known at the root."""
+    oracle: Oracle | None
+    """Of some target of the scene, of this row or one before."""
+    state: OracleState | None = None
+
+
 class RowRoller:
     """Rolls out source rows, one at a time; keeps the scene it worked on last, for neighbouring rows share it."""
 
@@ -70,8 +94,20 @@ class RowRoller:
         self.config = config
         self.source = source
         self._geometry: SceneGeometry | None = None
+        self._known: _KnownRow | None = None
 
     def roll_out(self, index: int) -> RowOutcome:
+        """All records of a row. What nobody expected is a GenerationFailed that names the row."""
+        try:
+            return self._roll_out(index)
+        except (Exception, SystemExit) as error:  # a policy of the user's may do anything
+            raise GenerationFailed(
+                sample_index=index,
+                sample_key=self.source.index[index].sample_key,
+                detail=_told(error),
+            ) from error
+
+    def _roll_out(self, index: int) -> RowOutcome:
         stats = RolloutDatasetWriterStats(samples_seen=1)
         try:
             row, oracle = self._loaded(index)
@@ -181,14 +217,18 @@ class RowRoller:
         """A target made ready; TargetInvalid where nothing can be measured on it."""
         config = self.config
         geometry = self._geometry_of(oracle)
+        known = self._known_of(row, geometry)
         scorer = Oracle(
             geometry,
             oracle.boxes,
             target.gt_box_row,
             config.target_scorer,
             target_id=target.target_id,
+            beside=known.oracle,
         )
-        points = self._root_points(row, geometry)
+        state = scorer.root(known.points, beside=known.state)
+        known.oracle, known.state = scorer, state
+        points, root_pose = known.points, row.actor.poses[-1].astype(np.float64)
         kept = config.store.target_eval_crops_enabled
         camera = config.target_scorer.camera
         depth = config.selected_depth
@@ -197,15 +237,19 @@ class RowRoller:
             target=target,
             geometry=geometry,
             oracle=scorer,
-            oracle_root=scorer.root(points),
+            oracle_root=state,
             actor_root=actor,
-            root_pose=row.actor.poses[-1].astype(np.float64),
+            root_pose=root_pose,
             mixture=config.candidate_mixture,
             rules=config.candidate_rules,
             camera=camera,
             depth_camera=depth.renderer_config(camera) if depth.enabled else None,
             campaign_seed=config.seed,
-            recorded=oracle.continuation.astype(np.float64),
+            recorded=at_pace(
+                oracle.continuation.astype(np.float64),
+                root_pose,
+                config.candidate_mixture.shortest_move_m,
+            ),
             root_target_points=points[scorer.in_target(points)] if kept else None,
         )
 
@@ -215,6 +259,14 @@ class RowRoller:
                 oracle.mesh, backend=self.config.renderer, threads=self.config.threads
             )
         return self._geometry
+
+    def _known_of(self, row: SourceRow, geometry: SceneGeometry) -> _KnownRow:
+        last = self._known
+        if last is None or last.sample_key != row.sample_key:
+            same = last is not None and last.oracle is not None and last.oracle.geometry is geometry
+            beside = last.oracle if last is not None and same else None
+            last = self._known = _KnownRow(row.sample_key, self._root_points(row, geometry), beside)
+        return last
 
     def _root_points(self, row: SourceRow, geometry: SceneGeometry) -> NDArray[np.float32]:
         if self.config.target_scorer.root_points == "semidense":
@@ -252,6 +304,10 @@ class RowRoller:
         except TargetInvalid as error:
             stats.rollout_invalid_skips += 1
             stats.skip(f"{recipe.name}:{error.reason}")
+            return None
+        if not any(chain.steps for chain in result.chains):
+            stats.rollout_invalid_skips += 1
+            stats.skip(f"{recipe.name}:{NOTHING_SCORED}")
             return None
         frame = len(row.actor.poses) - 1
         return RolloutZarrRecord(
@@ -299,3 +355,11 @@ class RowRoller:
             selection_rng_state_hash=rng_state,
             **target.lineage_fields(),
         )
+
+
+def _told(error: BaseException) -> str:
+    """Our own errors speak for themselves; of others it takes the kind and the place to find them."""
+    if isinstance(error, RollbookError):
+        return str(error)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"

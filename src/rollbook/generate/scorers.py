@@ -7,8 +7,11 @@ names as `module:attr`.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
@@ -109,15 +112,17 @@ def scorer_named(name: str) -> Scorer:
     if name in SCORERS:
         return SCORERS[name]
     if ":" not in name:
-        message = (
-            f"scorer {name!r} is not known; expected module:attr or one of {', '.join(SCORERS)}"
-        )
+        near = ", ".join(get_close_matches(name, SCORERS, n=4, cutoff=0))
+        message = f"scorer {name!r} is not known; expected module:attr or a name such as {near}"
         raise ConfigurationError(message=message)
     return load_scorer(name)
 
 
 def load_scorer(path: str) -> Scorer:
-    """The scorer of a learned policy. It sees copies of what the actor knows, and no labels."""
+    """The scorer of a learned policy. It sees copies of what the actor knows, and no labels.
+
+    What it prints goes to standard error: standard output is for results.
+    """
     policy = _imported(path)
 
     def score(shell: ShellView) -> Array:
@@ -126,7 +131,8 @@ def load_scorer(path: str) -> Scorer:
             "reference_pose": shell.reference_pose.copy(),
             "visited": shell.visited.copy(),
         }
-        found = policy(shell.features.copy(), shell.names, shell.valid.copy(), context)
+        with redirect_stdout(sys.stderr):
+            found = policy(shell.features.copy(), shell.names, shell.valid.copy(), context)
         return _checked(found, shell, path)
 
     checkpoint = getattr(policy, "checkpoint_digest", None)
@@ -145,8 +151,9 @@ def _imported(path: str) -> LearnedPolicy:
         raise ConfigurationError(message=f"policy {path!r}: expected module:attr")
     try:
         found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        message = f"policy {path!r}: {module_name} cannot be imported: {error}"
+    except Exception as error:  # a module of the user's may raise anything
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        message = f"policy {path!r}: {module_name} cannot be imported: {kind}{error}"
         raise ConfigurationError(message=message) from error
     for part in attribute.split("."):
         if not hasattr(found, part):

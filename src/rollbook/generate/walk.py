@@ -22,6 +22,7 @@ Array = NDArray[np.float64]
 _COMFORT_M = 0.5
 """Nearer to a wall than this, a way costs more."""
 _SMALLEST_FLOOR_M2 = 0.25
+_MOST_FRAMES = 10_000
 
 
 class WalkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,8 +42,9 @@ class WalkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """How far the head turns to either side of the way it goes."""
 
     def __post_init__(self) -> None:
-        _expect(self, "frames", self.frames >= 2, "at least 2")
-        _expect(self, "continuation_frames", self.continuation_frames >= 0, "at least 0")
+        _expect(self, "frames", 2 <= self.frames <= _MOST_FRAMES, f"2 to {_MOST_FRAMES}")
+        later = self.continuation_frames
+        _expect(self, "continuation_frames", 0 <= later <= _MOST_FRAMES, f"0 to {_MOST_FRAMES}")
         _expect(self, "step_m", 0.01 <= self.step_m <= 1, "0.01 to 1")
         _expect(self, "body_radius_m", 0.05 <= self.body_radius_m <= 1, "0.05 to 1")
         low, high = self.head_height_m

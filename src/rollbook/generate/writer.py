@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from importlib import metadata
+from typing import Any
 
-from rollbook.errors import (
-    ConfigurationError,
-    GenerationFailed,
-    NoRollouts,
-    RollbookError,
-    StorageError,
-)
+from rollbook.errors import ConfigurationError, NoRollouts, StorageError
 from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
 from rollbook.generate.features import FEATURES
 from rollbook.generate.raycast import SceneGeometry
 from rollbook.generate.row_rollouts import RolloutDatasetWriterStats, RowOutcome, RowRoller
 from rollbook.generate.scorers import scorer_named
 from rollbook.generate.sources import SourceStore
+from rollbook.generate.workers import in_order
 from rollbook.store.config import RolloutZarrStoreConfig, RolloutZarrWriteResult
 from rollbook.store.manifest import (
     RolloutStoreInvocation,
@@ -29,6 +25,8 @@ from rollbook.store.manifest import (
 )
 from rollbook.store.validate import validate_rollout_zarr_store
 from rollbook.store.writer import RolloutStoreWriter
+
+_PACKAGES = ("numba", "llvmlite", "embreex")
 
 OnRow = Callable[[int, int, RolloutDatasetWriterStats], None]
 """Called after every source row with how many are done, how many there are, and the counters so far."""
@@ -44,6 +42,8 @@ class RolloutDatasetWriter:
     def rows(self) -> tuple[SourceStore, tuple[int, ...]]:
         """The source, and the rows of it that the config asks for. Refuses what could not be written in the end."""
         config = self.config
+        for recipe in config.recipes:
+            scorer_named(recipe.scorer_name)  # a wrong name is found now, not after an hour
         source = SourceStore.open(config.source.store_dir)
         unknown = sorted(set(config.source.scenes) - set(source.scenes))
         if unknown:
@@ -78,21 +78,20 @@ class RolloutDatasetWriter:
     ) -> RolloutZarrWriteResult:
         """Writes the store. A row or target that cannot be used is counted; the store appears only when all is done."""
         self.stats = RolloutDatasetWriterStats()
-        for recipe in self.config.recipes:
-            scorer_named(recipe.scorer_name)  # a wrong name is found now, not after an hour
         source, rows = self.rows()
         context = RolloutStoreManifestContext(
             writer_config=self.config.to_jsonable() | {"actor_feature_names": list(FEATURES)},
             invocation=invocation or RolloutStoreInvocation.programmatic(),
-            runtime=collect_runtime_provenance(),
+            runtime=_runtime(),
         )
         with RolloutStoreWriter(self._store_config(source), manifest_context=context) as store:
-            for done, outcome in enumerate(self._outcomes(source, rows), start=1):
-                for record in outcome.records:
-                    store.append(record)
-                self.stats.add(outcome.stats)
-                if on_row is not None:
-                    on_row(done, len(rows), self.stats)
+            with closing(self._outcomes(source, rows)) as outcomes:
+                for done, outcome in enumerate(outcomes, start=1):
+                    for record in outcome.records:
+                        store.append(record)
+                    self.stats.add(outcome.stats)
+                    if on_row is not None:
+                        on_row(done, len(rows), self.stats)
             if not self.stats.rollouts_written:
                 raise NoRollouts(samples_seen=self.stats.samples_seen, reasons=_listed(self.stats))
             result = store.finish()
@@ -118,57 +117,38 @@ class RolloutDatasetWriter:
 
     # ---------------------------------------------------------------------------------------- rows
 
-    def _outcomes(self, source: SourceStore, rows: Sequence[int]) -> Iterator[RowOutcome]:
+    def _outcomes(
+        self, source: SourceStore, rows: Sequence[int]
+    ) -> Generator[RowOutcome, None, None]:
         """In the order of the rows, whoever worked on them."""
         if self.config.workers == 1:
             roller = RowRoller(self.config, source)
-            return (_rolled_out(roller, row) for row in rows)
-        return self._by_workers(rows)
-
-    def _by_workers(self, rows: Sequence[int]) -> Iterator[RowOutcome]:
-        pool = ProcessPoolExecutor(
+            return (roller.roll_out(row) for row in rows)
+        return in_order(
+            partial(_work, self.config),
+            rows,
             self.config.workers,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_start_worker,
-            initargs=(self.config,),
+            named=lambda row: (row, source.index[row].sample_key),
         )
-        waiting: deque[Future[RowOutcome]] = deque()
-        try:
-            for row in rows:
-                waiting.append(pool.submit(_work, row))
-                if (
-                    len(waiting) > 2 * self.config.workers
-                ):  # what is done and not yet written waits in memory
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 _worker: list[RowRoller] = []
 """The roller of this process, when it is a worker."""
 
 
-def _start_worker(config: RolloutDatasetWriterConfig) -> None:
-    _worker[:] = [RowRoller(config, SourceStore.open(config.source.store_dir))]
+def _work(config: RolloutDatasetWriterConfig, row: int) -> RowOutcome:
+    if not _worker:
+        _worker.append(RowRoller(config, SourceStore.open(config.source.store_dir)))
+    return _worker[0].roll_out(row)
 
 
-def _work(row: int) -> RowOutcome:
-    return _rolled_out(_worker[0], row)
-
-
-def _rolled_out(roller: RowRoller, row: int) -> RowOutcome:
-    try:
-        return roller.roll_out(row)
-    except GenerationFailed:
-        raise
-    except Exception as error:
-        entry = roller.source.index[row]
-        name = "" if isinstance(error, RollbookError) else f"{type(error).__name__}: "
-        raise GenerationFailed(
-            sample_index=row, sample_key=entry.sample_key, detail=f"{name}{error}"
-        ) from error
+def _runtime() -> dict[str, Any]:
+    """What it runs on; images and distances come from these packages as well."""
+    runtime = collect_runtime_provenance()
+    for name in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            runtime["packages"][name] = metadata.version(name)
+    return runtime
 
 
 def _listed(stats: RolloutDatasetWriterStats) -> str:
