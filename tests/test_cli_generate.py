@@ -88,6 +88,7 @@ def test_a_policy_of_this_folder_is_found_by_workers_too(tmp_path: Path) -> None
         "    print('near')\n"
         "    return -features[:, names.index('dist_target')].astype('f8')\n"
     )
+    (tmp_path / "timeit.py").write_text("raise SystemExit('not what numba meant to import')")
     (tmp_path / "own.toml").write_text(
         SMOKE.read_text().replace("max_samples = 1", "max_samples = 2")
         + 'scorer = "near:policy"\n'  # of the last recipe

@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 
 Config = Annotated[
-    Path, typer.Option("--config", help="TOML file; examples/generate has three to start from.")
+    Path, typer.Option("--config", help="TOML file; examples/generate has some to start from.")
 ]
 Source = Annotated[
     Path | None, typer.Option("--source", help="The source store, instead of source.store_dir.")
@@ -46,7 +46,8 @@ def _loaded(
 
     from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
 
-    sys.path.insert(0, str(Path.cwd()))  # a policy of one's own, module:attr, most often lies here
+    # a policy of one's own, module:attr, most often lies here; last, or a random.py here would be everyone's
+    sys.path.append(str(Path.cwd()))
     config = RolloutDatasetWriterConfig.from_toml(path)
     place = {"store_dir": None if source is None else str(source), "split": split}
     given = {name: value for name, value in changes.items() if value is not None}

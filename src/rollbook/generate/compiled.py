@@ -52,7 +52,7 @@ def _numba() -> Any:
     try:
         import numba
     except ImportError as error:
-        message = "generation needs numba: pip install 'rollbook[generate]'"
+        message = f"generation needs numba: pip install 'rollbook[generate]' ({error})"
         raise ConfigurationError(message=message) from error
     settings: Any = numba.config
     if not os.access(os.path.dirname(__file__), os.W_OK) and not settings.CACHE_DIR:
