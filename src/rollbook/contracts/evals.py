@@ -1,0 +1,97 @@
+"""Eval runs: the words and shapes that a runner and the server share.
+
+An eval run re-rolls one candidate policy over recorded baseline episodes. Each pair gives one result; what a result
+says about an outcome always comes with its evidence, because "we looked" and "we were told" are not the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias, get_args
+
+RunStatus: TypeAlias = Literal["pending", "running", "completed", "failed", "cancelled"]
+ResultStatus: TypeAlias = Literal["pending", "complete", "failed"]
+RunnerKind: TypeAlias = Literal["client", "hosted"]
+Severity: TypeAlias = Literal["critical", "warning", "info"]
+VerifyStatus: TypeAlias = Literal["pass", "fail", "error"]
+Evidence: TypeAlias = Literal[
+    "closed_loop", "counterfactual", "asserted", "open_loop", "not_measured"
+]
+
+RUN_STATUSES: tuple[RunStatus, ...] = get_args(RunStatus)
+RESULT_STATUSES: tuple[ResultStatus, ...] = get_args(ResultStatus)
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+VERIFY_STATUSES: tuple[VerifyStatus, ...] = get_args(VerifyStatus)
+EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
+"""The strongest first.
+
+`closed_loop`: an environment was run again with the candidate, and the outcome measured. `counterfactual`: a rollout
+store holds the true reward of what the candidate chose. `asserted`: the policy said so itself. `open_loop`: recorded
+observations went through the policy; its actions changed or did not. `not_measured`: nothing is known.
+"""
+
+OUTCOMES = ("success", "reward_total", "collision_count", "time_to_goal_s")
+"""What an episode came to. In a result each stands twice, as `<name>_baseline` and `<name>_candidate`."""
+
+HIGHER_IS_BETTER: Mapping[str, bool] = MappingProxyType(
+    {"success": True, "reward_total": True, "collision_count": False, "time_to_goal_s": False}
+)
+SUMMARY_KEYS: Mapping[str, str] = MappingProxyType(
+    {
+        "success": "success_rate",
+        "reward_total": "reward_mean",
+        "collision_count": "collision_rate",
+        "time_to_goal_s": "time_to_goal_s",
+    }
+)
+"""What an outcome is called once it was averaged over a run."""
+
+RESULT_KEYS = (
+    *(f"{name}_{side}" for name in OUTCOMES for side in ("baseline", "candidate")),
+    "action_l2_distance",
+    "ood_action_share",
+    "step_count",
+)
+"""The eleven keys of a result's metrics that every client knows. Ours says more beside them."""
+
+EVIDENCE_KEY = "evidence"
+"""In the metrics: the evidence of each outcome by name, and of what is said about `actions`. Without it a client of
+another kind sent the result, and nobody knows how it came by its numbers."""
+
+MOST_BASELINES = 10_000
+LONGEST_ERROR = 2_000
+"""Characters of an error that are kept with a failed result."""
+
+
+@dataclass
+class EvalResult:
+    """One baseline episode against the candidate. A failed one has no metrics, and says why."""
+
+    baseline_episode_id: str
+    candidate_episode_id: str | None
+    status: ResultStatus
+    metrics: dict[str, Any]
+    error: str | None = None
+
+
+@dataclass
+class EvalRun:
+    """A campaign: one candidate, many baselines. `create_run` makes it, `run_against` and `complete_run` take it."""
+
+    id: str
+    candidate_policy_version: str
+    baseline_policy_version: str | None
+    baseline_episode_ids: list[str]
+    name: str | None = None
+    runner_kind: RunnerKind = "client"
+    status: RunStatus = "pending"
+    episodes_completed: int = 0
+    episodes_failed: int = 0
+    gate: dict[str, Any] | None = None
+    """As it was stored with the run; a decision is made by this one and no other."""
+    dry: bool = False
+    """Nothing of it is on any server."""
+    client: Any = field(default=None, repr=False, compare=False)
+    """What it was created with."""
