@@ -14,15 +14,10 @@ help: ## list the targets
 $(READY): pyproject.toml scripts/venv.sh $(STALE)
 	@PYTHON="$(PYTHON)" sh scripts/venv.sh
 
-demo: $(READY) ## the contract loop, a store from records to batches, rollouts generated from made-up flats
+demo: $(READY) ## the contract loop, a store, then the whole loop: rollouts, a server, a candidate, ship or hold
 	.venv/bin/rollbook contracts check
 	.venv/bin/python examples/store_tour.py
-	mkdir -p .demo
-	.venv/bin/rollbook source make .demo/sources --scenes 2 --seed 1 --replace
-	.venv/bin/rollbook generate run --config examples/generate/smoke.toml --source .demo/sources \
-		--split train --out .demo/rollouts.zarr --replace
-	.venv/bin/rollbook store validate --deep .demo/rollouts.zarr
-	.venv/bin/rollbook store waterfall .demo/rollouts.zarr
+	.venv/bin/python -m examples.whole_loop
 
 test: $(READY) ## run the quick tests
 	.venv/bin/pytest -m "not slow"

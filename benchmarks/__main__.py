@@ -7,11 +7,18 @@ import platform
 import numpy as np
 
 from benchmarks import (
+    artifacts,
     digests,
     generation,
     oracle,
     pipeline,
     raycast,
+    replay_metrics,
+    replay_run,
+    rollup,
+    server_episodes,
+    server_search,
+    server_start,
     store_audit,
     store_read,
     store_write,
@@ -21,6 +28,8 @@ from benchmarks import (
 _ALL = (
     *(digests, pipeline, table_file, store_write, store_read, store_audit),
     *(raycast, oracle, generation),
+    *(server_start, server_search, artifacts, server_episodes),
+    *(replay_metrics, replay_run, rollup),
 )
 
 

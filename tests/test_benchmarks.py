@@ -7,11 +7,18 @@ from types import ModuleType
 import pytest
 
 from benchmarks import (
+    artifacts,
     digests,
     generation,
     oracle,
     pipeline,
     raycast,
+    replay_metrics,
+    replay_run,
+    rollup,
+    server_episodes,
+    server_search,
+    server_start,
     store_audit,
     store_read,
     store_write,
@@ -21,12 +28,15 @@ from benchmarks import (
 ALL = (
     *(digests, pipeline, table_file, store_write, store_read, store_audit),
     *(raycast, oracle, generation),
+    *(replay_metrics, rollup),
 )
+SERVERS = (server_start, server_search, artifacts, server_episodes, replay_run)
+"""Each starts real servers, which takes longer than what it measures."""
 
 
 @pytest.mark.parametrize(
     "benchmark",
-    ALL,
+    [*ALL, *(pytest.param(each, marks=pytest.mark.slow) for each in SERVERS)],
     ids=lambda module: module.__name__,
 )
 def test_a_benchmark_runs_small(benchmark: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

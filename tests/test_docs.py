@@ -67,8 +67,14 @@ def test_commands_on_a_page_run(page: Path, tmp_path: Path) -> None:
         subprocess.run([rollbook, *command[1:]], cwd=tmp_path, check=True, capture_output=True)
 
 
+WITH_A_SERVER = {"whole_loop.py", "ci_gate.py"}
+"""These take longer, and have tests of their own."""
+
+
 @pytest.mark.parametrize(
-    "script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name
+    "script",
+    [each for each in sorted((ROOT / "examples").glob("*.py")) if each.name not in WITH_A_SERVER],
+    ids=lambda path: path.name,
 )
 def test_an_example_runs(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(script), run_name="__main__")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 
-from rollbook import contracts, errors, rollouts, train
+import rollbook
+from rollbook import client, contracts, errors, rollouts, train
 from rollbook.contracts.sample import SAMPLE_DTYPES
 
 CONTRACTS = """
@@ -40,6 +42,25 @@ CAMPAIGNS = """
     plan_rollout_shards run_rollout_shard summarize_rollout_shard_campaign
     write_rollout_shard_manifest_from_config
 """
+FRONT_DOOR = "AsyncClient Client __version__ close evals init log_episode start_episode verify"
+CLIENT = """
+    ArtifactKind AsyncClient AsyncEpisode AsyncRecordedEpisode Battery Client Delivery ENV_API_KEY ENV_BASE_URL ENV_HOME
+    ENV_QUIET Episode EpisodeOutcome EpisodeSource FinalStatus Imu JointState Pose3D RecordedEpisode Retries Spool Twist
+    UploadUrl close default_client init log_episode start_episode
+"""
+CLIENT_MEMBERS = """
+    archive_episode base_url cache call close connection delete_episode deliver episode episodes log_episode
+    restore_episode spool start_episode
+"""
+EPISODE_MEMBERS = "finalize id status storage upload upload_urls"
+RECORDED_MEMBERS = "actions archive delete download fetch record restore sensors video"
+LOG_EPISODE = """
+    name source robot policy_version env_version git_sha seed video sensors actions t_ns duration_s fps metadata tags
+    status failure_time_s on_progress
+"""
+START_EPISODE = """
+    name source robot policy_version env_version git_sha seed fps metadata tags artifacts
+"""
 COLUMNS = {
     "token_id": "<u4",
     "logprob": "<f4",
@@ -73,6 +94,36 @@ def test_the_names_of_the_contracts_room() -> None:
 
 def test_the_names_of_the_train_room() -> None:
     assert sorted(train.__all__) == sorted(TRAIN.split())
+
+
+def test_the_names_of_the_front_door() -> None:
+    assert sorted(rollbook.__all__) == sorted(FRONT_DOOR.split())
+    assert all(hasattr(rollbook, name) for name in rollbook.__all__)
+
+
+def test_the_names_of_the_client_room_and_of_what_it_makes() -> None:
+    assert sorted(client.__all__) == sorted(CLIENT.split())
+    for members, kinds in (
+        (CLIENT_MEMBERS, (client.Client, client.AsyncClient)),
+        (EPISODE_MEMBERS, (client.Episode, client.AsyncEpisode)),
+        (RECORDED_MEMBERS, (client.RecordedEpisode, client.AsyncRecordedEpisode)),
+    ):
+        for kind in kinds:
+            assert [name for name in dir(kind) if not name.startswith("_")] == members.split()
+
+
+def test_an_episode_is_logged_with_the_same_names_everywhere() -> None:
+    for one, names in (
+        (rollbook.log_episode, LOG_EPISODE),
+        (rollbook.start_episode, START_EPISODE),
+    ):
+        given = inspect.signature(one).parameters
+        assert list(given) == names.split()
+        assert {each.kind for each in given.values()} == {inspect.Parameter.KEYWORD_ONLY}
+        for kind in (client.Client, client.AsyncClient):
+            assert list(inspect.signature(getattr(kind, one.__name__)).parameters)[1:] == list(
+                given
+            )
 
 
 def test_the_names_of_the_rollout_package_that_are_here() -> None:

@@ -10,7 +10,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 
 from rollbook import __version__
@@ -19,13 +20,20 @@ from rollbook.server import (
     artifacts,
     audit,
     device,
+    episode_batches,
     episodes,
+    eval_results,
+    eval_runs,
     health,
     invitations,
     keys_routes,
     members,
     pages,
+    scenarios,
+    trends,
     uploads,
+    verify,
+    webhooks,
 )
 from rollbook.server.blob_routes import blob_routes
 from rollbook.server.blobs import BlobStore, open_blobs
@@ -38,32 +46,30 @@ from rollbook.server.middleware import RequestEdge
 from rollbook.server.migrate import migrate
 from rollbook.server.openapi import document_routes
 from rollbook.server.reaper import keep_reaping
+from rollbook.server.renditions import keep_making
 from rollbook.server.responses import EXCEPTION_HANDLERS
 from rollbook.server.sessions import session_caller
 from rollbook.server.settings import Settings
+from rollbook.server.webhook_delivery import keep_delivering
 
 WORKER_SETTINGS = "ROLLBOOK_WORKER_SETTINGS"
 """How a worker process learns what it was started with."""
 
 
-def create_app(settings: Settings) -> FastAPI:
-    app = FastAPI(
-        title="Rollbook",
-        version=__version__,
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-        lifespan=lambda app: _lifespan(app, settings),
-        exception_handlers=EXCEPTION_HANDLERS,
-    )
-    app.add_middleware(RequestEdge)
-    # the busiest first: routes are tried in this order
-    app.router.routes.extend(
-        (
+def create_app(settings: Settings) -> Starlette:
+    app = Starlette(
+        # the busiest first: routes are tried in this order
+        routes=(
             *episodes.routes,
             *artifacts.routes,
             *uploads.routes,
+            *episode_batches.routes,
+            *eval_results.routes,
+            *eval_runs.routes,
+            *verify.routes,
+            *scenarios.routes,
+            *trends.routes,
+            *webhooks.routes,
             *blob_routes(_blobs_of),
             *health.routes,
             *keys_routes.routes,
@@ -73,13 +79,17 @@ def create_app(settings: Settings) -> FastAPI:
             *invitations.routes,
             *audit.routes,
             *pages.routes,
-        )
+        ),
+        middleware=(Middleware(RequestEdge),),
+        exception_handlers=EXCEPTION_HANDLERS,
+        lifespan=lambda app: _lifespan(app, settings),
     )
+    app.router.redirect_slashes = False
     app.router.routes.extend(document_routes(app))
     return app
 
 
-def worker_app() -> FastAPI:
+def worker_app() -> Starlette:
     """In a process of its own, started by `rollbook serve --workers`."""
     given: dict[str, Any] = json.loads(os.environ[WORKER_SETTINGS])
     return create_app(Settings.load(Path(given.pop("data_dir")), **given))
@@ -90,7 +100,7 @@ def _blobs_of(request: Request) -> BlobStore:
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI, settings: Settings) -> AsyncIterator[None]:
+async def _lifespan(app: Starlette, settings: Settings) -> AsyncIterator[None]:
     """What is opened last is closed first. The database closes when nothing can ask it any more."""
     log = set_up_logs(settings.log_level)
     applied = await asyncio.to_thread(migrate, settings.database_url)
@@ -115,6 +125,8 @@ async def _lifespan(app: FastAPI, settings: Settings) -> AsyncIterator[None]:
             session_caller=session_caller,
         )
         stack.push_async_callback(_cancelled, asyncio.create_task(keep_reaping(context)))
+        stack.push_async_callback(_cancelled, asyncio.create_task(keep_making(context)))
+        stack.push_async_callback(_cancelled, asyncio.create_task(keep_delivering(context)))
         _say_started(log, settings)
         yield
         log.info("stopping")

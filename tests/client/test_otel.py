@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 
 import pytest
+from opentelemetry import trace
 
 from rollbook.client.otel import current_trace
 from tests.client.conftest import MakeClient
 from tests.client.wire_server import WireServer
 
-trace = pytest.importorskip("opentelemetry.trace")
 
-
-def span(trace_id: int, span_id: int, flags: int = 1) -> object:
+def span(trace_id: int, span_id: int, flags: int = 1) -> AbstractContextManager[trace.Span]:
     context = trace.SpanContext(trace_id, span_id, False, trace.TraceFlags(flags))
     return trace.use_span(trace.NonRecordingSpan(context))
 
 
 def test_the_current_span_goes_with_the_episode(wire: WireServer, client_of: MakeClient) -> None:
     client = client_of(wire)
-    with span(0xABC, 0xDEF):  # type: ignore[attr-defined]
+    with span(0xABC, 0xDEF):
         logged = client.log_episode(metadata={"a": 1})
     trace_id, span_id = f"{0xABC:032x}", f"{0xDEF:016x}"
     assert wire.asked("POST")[0].json["otel"] == {
@@ -34,7 +34,7 @@ def test_the_current_span_goes_with_the_episode(wire: WireServer, client_of: Mak
 
 @pytest.mark.parametrize(("flags", "shown"), [(0, "00"), (1, "01"), (0x1FF, "ff")])
 def test_the_flags_of_a_trace_are_kept(flags: int, shown: str) -> None:
-    with span(1, 2, flags):  # type: ignore[attr-defined]
+    with span(1, 2, flags):
         found = current_trace()
     assert found is not None
     assert found["traceparent"].endswith(f"-{shown}")
@@ -42,7 +42,7 @@ def test_the_flags_of_a_trace_are_kept(flags: int, shown: str) -> None:
 
 def test_outside_of_any_span_nothing_is_sent(wire: WireServer, client_of: MakeClient) -> None:
     client_of(wire).log_episode()
-    with span(0, 0):  # type: ignore[attr-defined]
+    with span(0, 0):
         client_of(wire).log_episode()
     assert ["otel" in each.json for each in wire.asked("POST") if b"source" in each.body] == [
         False,
@@ -53,8 +53,8 @@ def test_outside_of_any_span_nothing_is_sent(wire: WireServer, client_of: MakeCl
 def test_a_broken_tracer_does_not_keep_an_episode_from_being_recorded(
     wire: WireServer, client_of: MakeClient
 ) -> None:
-    class Broken(trace.NonRecordingSpan):  # type: ignore[misc,name-defined]
-        def get_span_context(self) -> object:
+    class Broken(trace.NonRecordingSpan):
+        def get_span_context(self) -> trace.SpanContext:
             raise RuntimeError("broken")
 
     with trace.use_span(Broken(trace.INVALID_SPAN_CONTEXT)):

@@ -313,7 +313,7 @@ def test_leftovers_of_dead_downloads_go_in_time(tmp_path: Path) -> None:
     old.touch()
     young.touch()
     os.utime(old, (0, 0))
-    second = kept(cache, b"second")
+    second = kept(Cache(cache.folder), b"second")
     assert sorted(cache.folder.iterdir()) == sorted([first, second, young])
 
 

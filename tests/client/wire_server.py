@@ -112,7 +112,12 @@ class WireServer:
 
     def start(self) -> None:
         config = uvicorn.Config(
-            _Faulty(self, self._app()), port=0, log_level="critical", lifespan="off", http="h11"
+            _Faulty(self, self._app()),
+            port=0,
+            log_level="critical",
+            lifespan="off",
+            http="h11",
+            timeout_keep_alive=75,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)

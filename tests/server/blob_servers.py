@@ -38,7 +38,7 @@ port, root, secret, idle_s = sys.argv[1:]
 blobs = LocalBlobs(Path(root), bytes.fromhex(secret))
 listening = socket.create_server(("127.0.0.1", int(port)))
 app = Starlette(routes=blob_routes(lambda request: blobs, idle_s=float(idle_s)))
-uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
+uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_keep_alive=75)).run(sockets=[listening])
 """
 
 

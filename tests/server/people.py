@@ -31,7 +31,10 @@ class Person:
 
     def sign_in_by_link(self, access: Access) -> Person:
         """JSON, as a program would."""
-        return self._signed_in({"token": access.sign_in_token})
+        return self.sign_in_by_token(access.sign_in_token)
+
+    def sign_in_by_token(self, token: str) -> Person:
+        return self._signed_in({"token": token})
 
     def sign_in(self, email: str, password: str = PASSWORD) -> Person:
         return self._signed_in({"email": email, "password": password})

@@ -402,6 +402,7 @@ _EXPECTED: dict[Action, tuple[str, str]] = {
     "change_roles": ("owner admin", ""),
     "remove_members": ("owner admin", ""),
     "see_audit_log": ("owner admin", ""),
+    "manage_webhooks": ("owner admin", ""),
 }
 
 
@@ -450,6 +451,13 @@ def test_what_a_role_may_do_is_what_the_server_lets_it_do(
         ("invite", "GET", "/api/invitations", None),
         ("invite", "DELETE", f"/api/invitations/{invitation}", None),
         ("see_audit_log", "GET", "/api/audit", None),
+        ("manage_webhooks", "GET", "/api/webhooks", None),
+        (
+            "manage_webhooks",
+            "POST",
+            "/api/webhooks",
+            {"url": "https://hook.example", "events": ["eval_run.completed"]},
+        ),
         ("change_roles", "PATCH", path, {"role": "admin"}),
         ("revoke_any_key", "DELETE", f"/api/keys/{theirs}", None),
         ("remove_members", "DELETE", path, None),

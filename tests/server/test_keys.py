@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import Request
 
+from rollbook.server.bootstrap import bootstrap
+from rollbook.server.context import ServerContext, caller_of
+from rollbook.server.db import SqliteDatabase, Tenant
 from rollbook.server.keys import (
     KEY_ROLES,
     hash_of,
@@ -18,6 +26,8 @@ from rollbook.server.keys import (
     role_of_key,
     shown_prefix,
 )
+from rollbook.server.responses import Problem
+from tests.server.test_reaper import Server
 
 _SECRET = "Ab-_" * 10 + "xyz"
 
@@ -109,3 +119,33 @@ def test_what_is_shown_of_a_key_is_not_its_secret() -> None:
 
 def test_half_a_surrogate_pair_has_a_hash_too() -> None:
     assert len(hash_of("\ud800")) == 64
+
+
+def test_a_wrong_secret_is_looked_up_whether_the_key_is_known_or_not(
+    sqlite_database: SqliteDatabase, tmp_path: Path
+) -> None:
+    """So that how long a refusal takes tells nobody which keys are in use."""
+    real = bootstrap(sqlite_database, "Acme").api_key
+    wrong = real[:15] + ("B" if real[15] == "A" else "A") + real[16:]
+    unknown = new_api_key()[0]
+    looked_up: list[Tenant] = []
+
+    async def ask(context: ServerContext, key: str) -> int:
+        read, before = context.db.read, len(looked_up)
+
+        async def counted(tenant: Tenant, work: Any) -> Any:
+            looked_up.append(tenant)
+            return await read(tenant, work)
+
+        headers = [(b"authorization", f"Bearer {key}".encode())]
+        app = SimpleNamespace(state=SimpleNamespace(context=context))
+        scope = {"type": "http", "method": "GET", "path": "/api/keys", "headers": headers}
+        with pytest.MonkeyPatch.context() as patch, suppress(Problem):
+            patch.setattr(context.db, "read", counted)
+            await caller_of(Request({**scope, "app": app, "query_string": b""}))
+        return len(looked_up) - before
+
+    async def reads(context: ServerContext) -> list[int]:
+        return [await ask(context, key) for key in (real, real, wrong, unknown)]
+
+    assert Server(sqlite_database, tmp_path).run(reads) == [1, 0, 1, 1]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
+from starlette.requests import Request
 
 from rollbook.server import limits
-from rollbook.server.limits import AttemptLimits, TokenBuckets, is_exempt, network_of
+from rollbook.server.context import Caller
+from rollbook.server.limits import AttemptLimits, RateLimits, TokenBuckets, is_exempt, network_of
 from rollbook.server.responses import Problem
+from rollbook.server.settings import Settings
 from tests.server.fixtures import StartServer
 from tests.server.people import web
 from tests.server.running import RunningServer
@@ -95,8 +99,6 @@ def test_attempts_are_counted_by_address_and_by_account() -> None:
     ],
 )
 def test_an_ipv6_customer_counts_once(address: str, network: str) -> None:
-    from starlette.requests import Request
-
     scope = {"type": "http", "client": (address, 1), "headers": []}
     assert network_of(Request(scope)) == network
 
@@ -121,6 +123,32 @@ def test_what_the_public_client_cannot_wait_for_is_never_refused(
     method: str, path: str, exempt: bool
 ) -> None:
     assert is_exempt(method, path) is exempt
+
+
+def _asked(path: str = "/api/ingest/episode", method: str = "POST") -> Request:
+    server = {"server": ("127.0.0.1", 80), "query_string": b""}
+    return Request({"type": "http", "method": method, "path": path, "headers": [], **server})
+
+
+def test_a_server_is_limited_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+    clock, caller = Clock(), Caller("some organisation", key_id="0123456789")
+    usual = RateLimits(Settings.load(tmp_path), clock)
+    for _ in range(5000):
+        usual.spend(_asked(), caller)
+    with pytest.raises(Problem) as refused:
+        usual.spend(_asked(), caller)
+    assert refused.value.headers == {"Retry-After": "1"}
+    usual.spend(_asked("/api/cli/auth/poll"), caller)
+    usual.spend(_asked("/api/ingest/episode/x/finalize"), caller)
+    clock.now += 1
+    for _ in range(1000):
+        usual.spend(_asked(), caller)
+    with pytest.raises(Problem):
+        usual.spend(_asked(), caller)
+
+    unlimited = RateLimits(Settings.load(tmp_path, requests_per_s=0), clock)
+    for _ in range(6000):
+        unlimited.spend(_asked(), caller)
 
 
 # ---------------------------------------------------------------------------------- a real server

@@ -8,7 +8,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,14 +19,20 @@ from rollbook.server import migrate as migrate_module
 from rollbook.server.db import (
     NOBODY,
     Database,
+    Tenant,
     make_private_file,
     postgres_url,
     sqlite_engine,
     sqlite_path,
 )
 from rollbook.server.migrate import HEAD, current_revision, migrate
+from rollbook.server.queries import Scope
 from rollbook.server.tables import TENANT_TABLES, metadata
 from tests.server.postgres_cluster import PostgresCluster
+from tests.server.tenants import new_organisation
+
+REVISIONS = ["0001", "0002"]
+"""In the order in which they are applied to an empty database."""
 
 
 @contextmanager
@@ -40,7 +46,7 @@ def connected(url: str) -> Iterator[sa.Connection]:
 
 def test_an_empty_database_gets_every_table_once(empty_database_url: str) -> None:
     assert current_revision(empty_database_url) is None
-    assert migrate(empty_database_url) == [HEAD]
+    assert migrate(empty_database_url) == REVISIONS
     assert migrate(empty_database_url) == []
     assert current_revision(empty_database_url) == HEAD
     with connected(empty_database_url) as connection:
@@ -79,6 +85,26 @@ def test_the_newest_revision_is_the_one_named_in_the_code() -> None:
     assert ScriptDirectory(str(migrate_module._FOLDER)).get_heads() == [HEAD]
 
 
+def test_a_database_of_the_first_release_keeps_its_rows_and_gets_the_new_tables(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from alembic import command
+
+    upgrade = command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "upgrade", lambda config, _head: upgrade(config, "0001"))
+        assert migrate(empty_database_url) == ["0001"]
+    with closing(Database.open(empty_database_url)) as database:
+        episode = new_organisation(database).episode(name="before")
+    assert migrate(empty_database_url) == ["0002"]
+    with closing(Database.open(empty_database_url)) as database:
+        kept = database.read_now(
+            Tenant(org_id=episode.org_id),
+            lambda connection: Scope(connection, episode.org_id).episode(episode.id),
+        )
+    assert kept == episode
+
+
 def test_looking_at_the_revision_creates_nothing(tmp_path: Path) -> None:
     assert current_revision(f"sqlite:///{tmp_path / 'none.db'}") is None
     assert list(tmp_path.iterdir()) == []
@@ -106,7 +132,7 @@ def test_a_migration_that_fails_changes_nothing(
             migrate(empty_database_url)
     with connected(empty_database_url) as connection:
         assert sa.inspect(connection).get_table_names() == []
-    assert migrate(empty_database_url) == [HEAD]
+    assert migrate(empty_database_url) == REVISIONS
 
 
 def test_a_database_that_cannot_be_reached_is_a_fault_without_its_password() -> None:
@@ -132,7 +158,7 @@ def test_processes_that_start_together_take_turns(empty_database_url: str) -> No
         for _ in range(3)
     ]
     answers = sorted(process.communicate(timeout=60)[0].strip() for process in processes)
-    assert answers == [f"['{HEAD}']", "[]", "[]"]
+    assert answers == [str(REVISIONS), "[]", "[]"]
 
 
 _NURSERY = """
@@ -178,7 +204,7 @@ def test_killed_at_any_moment_it_leaves_the_old_schema_or_the_new(
         with connected(url) as connection:
             found = set(sa.inspect(connection).get_table_names())
         assert found in (set(), set(metadata.tables) | {"alembic_version"})
-        assert migrate(url) == ([HEAD] if not found else [])
+        assert migrate(url) == (REVISIONS if not found else [])
         before, after = before + (not found), after + bool(found)
     nursery.stdin.close()
     nursery.wait(10)
@@ -194,7 +220,8 @@ def test_the_migrations_are_in_the_wheel(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     folder = "rollbook/server/migrations"
-    assert {f"{folder}/env.py", f"{folder}/versions/0001_first.py"} <= names
+    versions = {f"{folder}/versions/{name}.py" for name in ("0001_first", "0002_eval_runs")}
+    assert {f"{folder}/env.py"} | versions <= names
 
 
 # ------------------------------------------------------------------------------ row-level security

@@ -78,6 +78,28 @@ def test_every_route_and_setting_is_on_the_page_about_the_api() -> None:
         assert each.name in OPTIONS or f"`{each.name}`" in page, each.name
 
 
+def test_every_status_is_on_the_page_about_the_api() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
+    for path, methods in DOCUMENT["paths"].items():
+        for method, about in methods.items():
+            for status in map(int, about["responses"]):
+                if status == 200:
+                    continue
+                shown = (
+                    f"`{method.upper()} {path}` → {status}" if status < 400 else f"\n| {status} |"
+                )
+                assert shown in page or _is_told_in_words(page, path, status), (
+                    method,
+                    path,
+                    status,
+                )
+
+
+def _is_told_in_words(page: str, path: str, status: int) -> bool:
+    """In the row of its path."""
+    return any(f"{path}`" in row and f" {status}" in row for row in page.splitlines())
+
+
 def test_operations_have_names_of_their_own_and_all_references_lead_somewhere() -> None:
     operations = [each for methods in DOCUMENT["paths"].values() for each in methods.values()]
     names = [each["operationId"] for each in operations]
@@ -97,6 +119,18 @@ def test_every_error_has_the_one_shape() -> None:
                     name = content["schema"]["$ref"].rsplit("/", 1)[1]
                     schema = DOCUMENT["components"]["schemas"][name]
                     assert {"error", "code"} <= set(schema["properties"]), (method, path, status)
+
+
+def test_what_needs_a_key_takes_the_cookie_of_a_person_too() -> None:
+    schemes = DOCUMENT["components"]["securitySchemes"]
+    for methods in DOCUMENT["paths"].values():
+        for method, about in methods.items():
+            if "401" not in about["responses"] or "security" not in about:
+                continue
+            ways = [set(each) for each in about["security"]]
+            assert {"key"} in ways
+            assert ({"session"} if method == "get" else {"session", "csrf_token"}) in ways
+            assert set().union(*ways) <= set(schemes)
 
 
 def test_the_document_and_its_page_are_served_without_a_key(server: RunningServer) -> None:
@@ -138,7 +172,7 @@ def test_a_long_search_finds_nothing_that_breaks_the_server(
 
 
 def fuzz(server: RunningServer, method: str, path: str, *, examples: int) -> None:
-    """As an organisation of its own, with an episode and an upload that really are there."""
+    """As an organisation of its own, with an episode, an upload, an eval run and a scenario that really are there."""
     operation = schemathesis.openapi.from_dict(DOCUMENT)[path][method]
     who = new_organisation(server)
     real = dict(_real_ids(server, who.headers))
@@ -169,7 +203,12 @@ def _real_ids(server: RunningServer, headers: dict[str, str]) -> Iterator[tuple[
         upload = client.post(
             f"/api/ingest/episode/{episode_id}/upload", json={"kind": "sensors", "size": 5}
         )
+        wanted = {"candidate_policy_version": "v2", "baseline_episode_ids": [episode_id]}
+        run = client.post("/api/ingest/eval-run", json=wanted)
+        scenario = client.post("/api/verify/promote", json={"baseline_episode_id": episode_id})
     yield "episode_id", episode_id
+    yield "eval_run_id", run.json()["eval_run_id"]
+    yield "scenario_id", scenario.json()["scenario_id"]
     yield "upload_id", upload.json()["upload_id"]
     yield "kind", "sensors"
 

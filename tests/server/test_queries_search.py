@@ -6,6 +6,7 @@ import base64
 import json
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -439,6 +440,41 @@ def test_what_many_have_is_read_from_the_newest_on_without_sorting(
 def test_the_rarest_leads(crowd: Organisation) -> None:
     def leader(scope: Scope) -> object:
         wanted = EpisodeFilter(policy_version="v1", robot="rare", metadata={"all": 1})
-        return scope._fewest(queries_search._leads(wanted), wanted)
+        return scope._fewest(queries_search._leads(wanted), wanted)[0]
 
     assert crowd.read(leader) == queries_search._Lead(column="robot", value="rare")
+
+
+@pytest.mark.parametrize("enough", [0, 10**6], ids=["side by side", "one leads"])
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({"policy_version": "v1", "robot": "v1"}, 1),
+        ({"policy_version": "v1", "tags": ("v1",), "metadata": {"all": "1"}}, 1),
+        ({"source": "sim", "metadata": {"m": "v2"}, "name": "V2", "with_archived": True}, 2),
+        ({"tags": ("v1",), "metadata": {"m": "v2"}}, None),
+        ({"source": "sim", "tags": ("v0",), "created_before_us": START_US + 9}, 0),
+    ],
+)
+def test_what_many_have_is_found_together_page_by_page(
+    crowd: Organisation,
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: dict[str, Any],
+    expected: int | None,
+    enough: int,
+) -> None:
+    monkeypatch.setattr(queries_search, "_ENOUGH_TO_COMPARE", enough)
+    until = 9 if "created_before_us" in wanted else MANY
+    numbers = [
+        number
+        for number in reversed(range(until))
+        if number % 3 == expected and number != MANY // 2
+    ]
+    filters, cursor, found = EpisodeFilter(**wanted), None, []
+    while True:
+        page = crowd.read(partial(Scope.episodes, filters=filters, cursor=cursor, limit=200))
+        found += [each.created_at_us - START_US for each in page.episodes]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert found == numbers

@@ -116,6 +116,52 @@ def test_a_recording_that_nobody_finished_has_failed_a_day_later(
     assert revived.status == "ready", "its owner came back after all"
 
 
+def test_an_eval_run_that_nobody_touched_for_a_week_has_failed_and_is_told(
+    server: Server, org: Organisation
+) -> None:
+    hook = {
+        "url": "https://x.example",
+        "events": ["eval_run.failed"],
+        "salt": "",
+        "secret_hash": "",
+    }
+    org.write(lambda scope: scope.create_webhook({**hook, "id": new_id()}))
+    new = {"candidate_policy_version": "v2", "runner_kind": "client", "metadata": {}}
+    baseline = recording(org).id
+    forgotten, busy, done = (
+        org.write(lambda scope: scope.create_eval_run(new, [baseline])).id for _ in range(3)
+    )
+    org.write(lambda scope: scope.change_eval_run(done, {"status": "completed"}))
+    server.later_us = 6 * DAY_US
+    assert server.reap().eval_runs == 0
+    server.later_us = 8 * DAY_US
+    org.at(now_us() + 7 * DAY_US, lambda scope: scope.recount_eval_run(busy, "running"))
+    reaped = server.reap()
+    found = [
+        org.read(lambda scope, run=run: scope.eval_run(run))  # type: ignore[misc]
+        for run in (forgotten, busy, done)
+    ]
+    assert [run and run.status for run in found] == ["failed", "running", "completed"]
+    assert reaped.eval_runs >= 1
+    assert org.read(lambda scope: scope.next_delivery_at_us()) is not None
+    assert server.reap().eval_runs == 0
+
+
+def test_what_webhooks_were_told_is_forgotten_after_a_month(
+    server: Server, org: Organisation
+) -> None:
+    hook = {"url": "https://x.example", "events": ["e"], "salt": "", "secret_hash": ""}
+    made = org.write(lambda scope: scope.create_webhook({**hook, "id": new_id()}))
+    for _ in range(2):
+        org.write(lambda scope: scope.announce("e", lambda _: "{}"))
+    [taken] = org.write(lambda scope: scope.take_deliveries(10**15, 1))
+    org.write(lambda scope: scope.note_attempt(taken, {}, status="delivered", next_attempt_at_us=1))
+    server.later_us = 31 * DAY_US
+    server.reap()
+    kept, _ = org.read(lambda scope: scope.deliveries(made.id))
+    assert [each.status for each in kept] == ["pending"]
+
+
 def test_a_blob_that_no_row_speaks_of_is_removed_when_it_is_old(
     server: Server, org: Organisation
 ) -> None:
@@ -169,15 +215,15 @@ def test_an_upload_in_parts_that_nobody_went_on_with_is_given_up(
     assert org.read(lambda scope: scope.doomed_objects()) == []
 
 
-def test_idempotency_keys_are_forgotten_after_a_week(server: Server, org: Organisation) -> None:
+def test_idempotency_keys_are_forgotten_after_a_season(server: Server, org: Organisation) -> None:
     def create() -> EpisodeRow:
         return org.write(lambda scope: scope.create_episode({}, (), ("key", "digest")))
 
     first = create()
-    server.later_us = 6 * DAY_US
+    server.later_us = 89 * DAY_US
     server.reap()
     assert create().id == first.id
-    server.later_us = 8 * DAY_US
+    server.later_us = 91 * DAY_US
     server.reap()
     assert create().id != first.id
 

@@ -9,13 +9,11 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +22,8 @@ import pytest
 
 from rollbook.cli.main import main
 from rollbook.server.settings import Settings
+from tests.server.serving import START_LIMIT_S, Served, children, serving
 
-_ROLLBOOK = "from rollbook.cli.main import main; main()"
-_LIMIT_S = 60.0
 _CREATE = "/api/ingest/episode"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -55,69 +52,6 @@ def rollbook(*arguments: object) -> Ended:
 def as_json(*arguments: object) -> Any:
     ended = rollbook(*arguments, "--json")
     return json.loads(ended.stdout)
-
-
-@dataclass
-class Served:
-    process: subprocess.Popen[bytes]
-    base_url: str
-    greeting: str
-    log_path: Path
-
-    @property
-    def api_key(self) -> str:
-        found = re.search(r"rt_[A-Za-z0-9]{10}_\S{43}", self.greeting)
-        assert found is not None, self.greeting
-        return found[0]
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.api_key}"}
-
-    def stop(self) -> str:
-        """What it logged, once it has ended by itself."""
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(_LIMIT_S)
-        return self.log_path.read_text()
-
-
-@contextlib.contextmanager
-def serving(data: Path, *options: object) -> Iterator[Served]:
-    greeting_path, log_path = data.parent / "greeting", data.parent / "log"
-    command = ["serve", "--data", data, "--port", 0, *options]
-    with open(greeting_path, "wb") as greeting, open(log_path, "wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-u", "-c", _ROLLBOOK, *map(str, command)], stdout=greeting, stderr=log
-        )
-    try:
-        base_url = _answering(process, greeting_path)
-        assert base_url is not None, log_path.read_text()
-        yield Served(process, base_url, greeting_path.read_text(), log_path)
-    finally:
-        for child in children(process.pid):
-            os.kill(child, signal.SIGKILL)
-        process.kill()
-        process.wait()
-
-
-def _answering(process: subprocess.Popen[bytes], greeting: Path) -> str | None:
-    deadline = time.monotonic() + _LIMIT_S
-    while time.monotonic() < deadline and process.poll() is None:
-        listening = re.search(r"on (http://[^, ]+),", greeting.read_text())
-        try:
-            if listening and httpx.get(f"{listening[1]}/readyz", timeout=5).is_success:
-                return listening[1]
-        except httpx.TransportError:
-            pass
-        time.sleep(0.05)
-    return None
-
-
-def children(pid: int) -> list[int]:
-    try:
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
-        return []
 
 
 def memory_of(pid: int) -> int:
@@ -227,7 +161,7 @@ def test_several_workers_share_a_port_and_their_metrics(tmp_path: Path) -> None:
         workers = workers_of(server)
         assert len(workers) == 2
         os.kill(workers[0], signal.SIGKILL)
-        deadline = time.monotonic() + _LIMIT_S
+        deadline = time.monotonic() + START_LIMIT_S
         while time.monotonic() < deadline and len(set(workers_of(server)) - {workers[0]}) < 2:
             time.sleep(0.1)
         assert len(set(workers_of(server)) - {workers[0]}) == 2, "another takes its place"

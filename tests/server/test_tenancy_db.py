@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,16 +19,20 @@ from rollbook.server import tables
 from rollbook.server.db import (
     NOBODY,
     Database,
-    PostgresDatabase,
     SqliteDatabase,
     Tenant,
     postgres_url,
     sqlite_engine,
 )
+from rollbook.server.db_postgres import PostgresDatabase
 from rollbook.server.migrate import migrate
 from rollbook.server.queries import (
+    ArtifactRow,
+    DeliveryRow,
     DoomedObject,
     EpisodeFilter,
+    EvalRunFilter,
+    NewResult,
     Scope,
     create_session,
     invitation_by_hash,
@@ -55,6 +59,20 @@ class Ids:
     key: str
     invitation: str
     object_key: str
+    eval_run: str
+    scenario: str
+    webhook: str
+    delivery: str
+
+
+RUN = {"candidate_policy_version": MARK, "runner_kind": "client", "metadata": {MARK: MARK}}
+PASSED = {"status": "pass", "metrics": {MARK: 1}}
+HOOK = {
+    "url": f"https://{MARK}.example",
+    "events": [MARK],
+    "salt": MARK,
+    "secret_hash": MARK,
+}
 
 
 def fill(org: Organisation) -> Ids:
@@ -67,7 +85,8 @@ def fill(org: Organisation) -> Ids:
         video = ("video", object_key, "video/mp4")
         more = {"seed": 4711, "tags": [MARK], "metadata": {MARK: MARK}}
         made = scope.create_episode({**values, **more}, [video], (MARK, MARK))
-        scope.set_artifact(made.id, "video", size=4711, sha256=MARK)
+        waiting = {"rendition": "pending", "rendition_key": f"{MARK}/copy.mp4"}
+        scope.set_artifact(made.id, "video", size=4711, sha256=MARK, **waiting)
         upload = scope.create_upload(made.id, "video", size=9, part_size=5, store_id=MARK)
         assert upload is not None
         scope.put_part(upload.id, 1, 5, MARK)
@@ -82,7 +101,19 @@ def fill(org: Organisation) -> Ids:
             f"{MARK}@example.org", "admin", token_hash=token_hash, expires_at_us=in_seconds(600)
         )
         scope.audit(MARK, actor=MARK, subject=MARK)
+        run = scope.create_eval_run(RUN, [made.id, archived.id], (MARK, MARK))
+        scope.write_eval_results(run.id, [NewResult(made.id, "complete", {MARK: 1}, made.id)])
+        promoted = scope.promote_episode(made.id, {"severity": "critical", "name": MARK})
+        assert promoted is not None
+        scope.record_verification(promoted[0].id, MARK, {**PASSED, "eval_run_id": run.id})
+        hook = scope.create_webhook({**HOOK, "id": new_id()})
+        delivery = scope.enqueue(hook.id, MARK, lambda _: MARK)
+        assert delivery is not None
         return Ids(
+            eval_run=run.id,
+            scenario=promoted[0].id,
+            webhook=hook.id,
+            delivery=delivery.id,
             org=org.org_id,
             owner=org.owner_id,
             episode=made.id,
@@ -109,6 +140,15 @@ def fill(org: Organisation) -> Ids:
 
 
 SOON = in_seconds(3600)
+
+
+def stolen_video(ids: Ids) -> ArtifactRow:
+    """As its owner would hold it, made up by somebody else."""
+    row: dict[str, Any] = dict.fromkeys(each.name for each in fields(ArtifactRow))
+    about = {"kind": "video", "rendition": "pending", "rendition_key": f"{MARK}/copy.mp4"}
+    return ArtifactRow(**{**row, "episode_id": ids.episode, **about})
+
+
 CALLS: dict[str, Callable[[Scope, Ids], Any]] = {
     "abandon_episode": lambda scope, ids: scope.abandon_episode(ids.episode, SOON),
     "abandoned_episodes": lambda scope, ids: scope.abandoned_episodes(SOON),
@@ -116,6 +156,9 @@ CALLS: dict[str, Callable[[Scope, Ids], Any]] = {
     "accept_invitation": lambda scope, ids: scope.accept_invitation(ids.invitation, ids.owner),
     "archive_episode": lambda scope, ids: scope.archive_episode(ids.episode),
     "artifact": lambda scope, ids: scope.artifact(ids.episode, "video"),
+    "begin_rendition": lambda scope, ids: scope.begin_rendition(3),
+    "end_rendition": lambda scope, ids: scope.end_rendition(stolen_video(ids), "ready", "stolen"),
+    "renew_rendition": lambda scope, ids: scope.renew_rendition(stolen_video(ids)),
     "audit_events": lambda scope, ids: scope.audit_events(),
     "complete_upload": lambda scope, ids: scope.complete_upload(ids.upload),
     "create_upload": lambda scope, ids: scope.create_upload(
@@ -144,7 +187,7 @@ CALLS: dict[str, Callable[[Scope, Ids], Any]] = {
     "invitations": lambda scope, ids: scope.invitations(),
     "key": lambda scope, ids: scope.key(ids.key),
     "keys": lambda scope, ids: scope.keys(),
-    "known_objects": lambda scope, ids: scope.known_objects([ids.object_key]),
+    "known_objects": lambda scope, ids: scope.known_objects([ids.object_key, f"{MARK}/copy.mp4"]),
     "member": lambda scope, ids: scope.member(ids.owner),
     "members": lambda scope, ids: [row for row in scope.members() if row.user_id == ids.owner],
     "organisation": lambda scope, ids: None if scope.organisation().id != ids.org else MARK,  # type: ignore[union-attr]
@@ -162,6 +205,57 @@ CALLS: dict[str, Callable[[Scope, Ids], Any]] = {
     "stale_uploads": lambda scope, ids: scope.stale_uploads(SOON),
     "tag_episode": lambda scope, ids: scope.tag_episode(ids.episode, ["stolen"]),
     "upload": lambda scope, ids: scope.upload(ids.upload),
+    # eval runs
+    "all_eval_results": lambda scope, ids: scope.all_eval_results(ids.eval_run),
+    "change_eval_run": lambda scope, ids: scope.change_eval_run(ids.eval_run, {"name": "stolen"}),
+    "completed_runs": lambda scope, ids: scope.completed_runs(
+        baseline_policy_version=None, candidate_prefix=MARK, limit=10
+    ),
+    "delete_eval_run": lambda scope, ids: scope.delete_eval_run(ids.eval_run),
+    "episode_metadata": lambda scope, ids: scope.episode_metadata([ids.episode]),
+    "episodes_of": lambda scope, ids: scope.episodes_of([ids.episode]),
+    "eval_result_ids": lambda scope, ids: scope.eval_result_ids(ids.eval_run, [ids.episode]),
+    "eval_results": lambda scope, ids: scope.eval_results(ids.eval_run)[0],
+    "eval_run": lambda scope, ids: scope.eval_run(ids.eval_run),
+    "eval_runs": lambda scope, ids: [
+        *scope.eval_runs(EvalRunFilter())[0],
+        *scope.eval_runs(EvalRunFilter(candidate_policy_version=MARK))[0],
+    ],
+    "recount_eval_run": lambda scope, ids: scope.recount_eval_run(ids.eval_run, "completed"),
+    "stale_eval_runs": lambda scope, ids: scope.stale_eval_runs(SOON),
+    "unknown_episodes": lambda scope, ids: scope.unknown_episodes([ids.episode]) != [ids.episode],
+    "write_eval_results": lambda scope, ids: scope.write_eval_results(
+        ids.eval_run, [NewResult(ids.episode, "failed", {})]
+    ),
+    # scenarios
+    "active_scenarios": lambda scope, ids: scope.active_scenarios(),
+    "change_scenario": lambda scope, ids: scope.change_scenario(ids.scenario, {"active": False}),
+    "critical_baselines": lambda scope, ids: scope.critical_baselines(ids.eval_run),
+    "delete_scenario": lambda scope, ids: scope.delete_scenario(ids.scenario),
+    "mirror_results": lambda scope, ids: scope.mirror_results(ids.eval_run, MARK),
+    "promote_episode": lambda scope, ids: scope.promote_episode(ids.episode, {}),
+    "record_verification": lambda scope, ids: scope.record_verification(
+        ids.scenario, MARK, {"status": "fail", "metrics": {}}
+    ),
+    "scenario": lambda scope, ids: scope.scenario(ids.scenario),
+    "scenarios": lambda scope, ids: scope.scenarios()[0],
+    "standings": lambda scope, ids: scope.standings(MARK),
+    # webhooks
+    "announce": lambda scope, ids: scope.announce(MARK, lambda _: "stolen"),
+    "delete_webhook": lambda scope, ids: scope.delete_webhook(ids.webhook),
+    "deliveries": lambda scope, ids: scope.deliveries(ids.webhook)[0],
+    "enqueue": lambda scope, ids: scope.enqueue(ids.webhook, MARK, lambda _: "stolen"),
+    "forget_deliveries": lambda scope, ids: scope.forget_deliveries(SOON),
+    "next_delivery_at_us": lambda scope, ids: scope.next_delivery_at_us(),
+    "note_attempt": lambda scope, ids: scope.note_attempt(
+        DeliveryRow(ids.delivery, ids.webhook, MARK, "", "pending", 0, [], 1, 1, None),
+        {},
+        status="delivered",
+        next_attempt_at_us=1,
+    ),
+    "take_deliveries": lambda scope, ids: scope.take_deliveries(1, 10),
+    "webhook": lambda scope, ids: scope.webhook(ids.webhook),
+    "webhooks": lambda scope, ids: scope.webhooks(),
 }
 """What the second asks about the rows of the first. Nothing is the only right answer to each."""
 
@@ -170,7 +264,10 @@ ADDS_TO_ITS_OWN: dict[str, Callable[[Scope, Ids], Any]] = {
     "audit": lambda scope, ids: scope.audit("event", subject=ids.episode),
     "check_quota": lambda scope, ids: scope.check_quota(more_episodes=1, default_episodes=1),
     "create_episode": lambda scope, ids: scope.create_episode({}, (), (MARK, "another digest")),
+    "create_episodes": lambda scope, ids: scope.create_episodes([({"tags": [MARK]}, ())]),
+    "create_eval_run": lambda scope, ids: scope.create_eval_run(RUN, (), (MARK, "another digest")),
     "create_key": lambda scope, ids: scope.create_key(new_id()[-10:], "h"),
+    "create_webhook": lambda scope, ids: scope.create_webhook({**HOOK, "id": ids.webhook}),
     "invite": lambda scope, ids: scope.invite(
         f"{MARK}@example.org", "owner", token_hash=new_id(), expires_at_us=SOON
     ),
@@ -292,6 +389,22 @@ def test_the_first_itself_finds_it_all(world: World) -> None:
         "quota_usage",
         "stale_uploads",
         "upload",
+        "active_scenarios",
+        "all_eval_results",
+        "critical_baselines",
+        "deliveries",
+        "episode_metadata",
+        "episodes_of",
+        "eval_result_ids",
+        "eval_results",
+        "eval_run",
+        "eval_runs",
+        "next_delivery_at_us",
+        "scenario",
+        "scenarios",
+        "standings",
+        "webhook",
+        "webhooks",
     )
     for name in looks:
         assert world.first.read(lambda scope, name=name: CALLS[name](scope, world.ids)), name  # type: ignore[misc]
@@ -366,9 +479,10 @@ def test_a_connection_that_is_used_again_remembers_no_tenant(guarded: World, end
     futures = [database.submit_write(Tenant(org_id=guarded.ids.org), work) for _ in range(40)]
     assert [future.exception() is None for future in futures] == [ends == "well"] * 40
     assert isinstance(database, PostgresDatabase)
-    for _ in range(20):
-        with database._engine.connect() as left_behind:  # by a way that names no tenant at all
-            assert set(counts(left_behind).values()) == {0}
+    assert database._lines
+    for line in database._lines:  # by a way that names no tenant at all
+        assert set(counts(line.open()).values()) == {0}
+        line.undo()
     after = [database.submit_read(NOBODY, counts) for _ in range(40)]
     assert all(set(future.result().values()) == {0} for future in after)
 

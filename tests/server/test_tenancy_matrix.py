@@ -28,6 +28,8 @@ __all__ = ["house"]
 
 Send = Callable[[str, str, dict[str, Any]], httpx.Response]
 
+_RESULT = {"baseline_episode_id": "any", "status": "complete", "metrics": {}}
+
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/api/ingest/episode/{episode_id}/finalize"): {"status": "ready"},
     ("GET", "/api/episodes/{episode_id}"): None,
@@ -49,12 +51,35 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/members/{user_id}/remove"): {},
     ("DELETE", "/api/invitations/{invitation_id}"): None,
     ("POST", "/invitations/{invitation_id}/withdraw"): {},
+    ("POST", "/api/ingest/eval-run/{eval_run_id}/result"): _RESULT,
+    ("POST", "/api/ingest/eval-run/{eval_run_id}/results"): {"results": [_RESULT]},
+    ("POST", "/api/ingest/eval-run/{eval_run_id}/finalize"): {"status": "completed"},
+    ("GET", "/api/eval-runs/{eval_run_id}"): None,
+    ("GET", "/api/eval-runs/{eval_run_id}/results"): None,
+    ("POST", "/api/eval-runs/{eval_run_id}/cancel"): None,
+    ("DELETE", "/api/eval-runs/{eval_run_id}"): None,
+    ("PATCH", "/api/scenarios/{scenario_id}"): {"active": False},
+    ("DELETE", "/api/scenarios/{scenario_id}"): None,
+    ("DELETE", "/api/webhooks/{webhook_id}"): None,
+    ("GET", "/api/webhooks/{webhook_id}/deliveries"): None,
+    ("POST", "/api/webhooks/{webhook_id}/test"): None,
 }
 """Routes with ids in their path, and what is sent to them: everything about it is right but the id."""
 
 IDS_IN_BODIES: dict[tuple[str, str], Callable[[dict[str, str]], Any]] = {
     ("POST", "/api/ingest/episodes/finalize"): lambda ids: {
         "episodes": [{"episode_id": ids["episode_id"], "status": "ready"}]
+    },
+    ("POST", "/api/episodes/lookup"): lambda ids: {"ids": [ids["episode_id"]]},
+    ("POST", "/api/ingest/eval-run"): lambda ids: {
+        "candidate_policy_version": "v2",
+        "baseline_episode_ids": [ids["episode_id"]],
+    },
+    ("POST", "/api/verify/promote"): lambda ids: {"baseline_episode_id": ids["episode_id"]},
+    ("POST", "/api/verify/result"): lambda ids: {
+        "scenario_id": ids["scenario_id"],
+        "candidate_policy_version": "v2",
+        "metrics": {},
     },
     ("POST", "/api/organisation"): lambda ids: {"org_id": ids["org_id"]},
     ("POST", "/cli/auth"): lambda ids: {
@@ -93,6 +118,13 @@ WITHOUT_IDS = {
     ("GET", "/invitation"),
     ("POST", "/invitation"),
     ("GET", "/api/audit"),
+    ("POST", "/api/ingest/episodes"),
+    ("GET", "/api/eval-runs"),
+    ("GET", "/api/trends"),
+    ("GET", "/api/scenarios"),
+    ("POST", "/api/verify/check"),
+    ("GET", "/api/webhooks"),
+    ("POST", "/api/webhooks"),
     ("GET", "/pages.css"),
     ("GET", "/healthz"),
     ("GET", "/readyz"),
@@ -140,6 +172,9 @@ UNKNOWN = {
     "user_id": "01890000-0000-7000-8000-000000000002",
     "invitation_id": "01890000-0000-7000-8000-000000000003",
     "org_id": "01890000-0000-7000-8000-000000000004",
+    "eval_run_id": "01890000-0000-7000-8000-000000000005",
+    "scenario_id": "01890000-0000-7000-8000-000000000006",
+    "webhook_id": "01890000-0000-7000-8000-000000000007",
     "key_id": "Unknown000",
     "kind": "sensors",
 }
@@ -170,6 +205,20 @@ def _things_of(person: Person) -> dict[str, str]:
         "org_id": who["organisation"]["id"],
         "key_id": person.call("POST", "/api/keys", json={}).json()["key"]["key_id"],
         "kind": "sensors",
+        **_evals_of(person, episode["episode_id"]),
+    }
+
+
+def _evals_of(person: Person, episode_id: str) -> dict[str, str]:
+    wanted = {"candidate_policy_version": "of this one", "baseline_episode_ids": [episode_id]}
+    run = person.call("POST", "/api/ingest/eval-run", json=wanted)
+    scenario = person.call("POST", "/api/verify/promote", json={"baseline_episode_id": episode_id})
+    hook = {"url": "https://hook.example", "events": ["eval_run.completed"]}
+    webhook = person.call("POST", "/api/webhooks", json=hook)
+    return {
+        "eval_run_id": run.json()["eval_run_id"],
+        "scenario_id": scenario.json()["scenario_id"],
+        "webhook_id": webhook.json()["id"],
     }
 
 
@@ -230,7 +279,7 @@ def test_a_foreign_id_is_an_unknown_id_to_a_key(tenants: Tenants, method: str, p
     send = _by_key(tenants)
     body = BODIES[method, path]
     expected = _told(send(method, unknown, body))
-    people = ("/api/members", "/api/invitations")
+    people = ("/api/members", "/api/invitations", "/api/webhooks")
     assert expected[0] == (403 if path.startswith(people) else 404)
     for each in foreign:
         assert _told(send(method, each, body)) == expected, each
@@ -250,12 +299,24 @@ def test_a_foreign_id_in_a_body_is_an_unknown_id(tenants: Tenants, method: str, 
     assert '"status":"ready"' not in texts[0]
     if path == "/api/ingest/episodes/finalize":
         assert [each["status_code"] for each in foreign.json()["results"]] == [404]
+    elif path == "/api/episodes/lookup":
+        assert foreign.json() == {"episodes": [], "missing": [tenants.foreign["episode_id"]]}
     else:
         assert foreign.status_code == 404
 
 
 @pytest.mark.parametrize(
-    "path", ["/api/episodes", "/api/keys", "/api/members", "/api/invitations", "/api/audit"]
+    "path",
+    [
+        "/api/episodes",
+        "/api/keys",
+        "/api/members",
+        "/api/invitations",
+        "/api/audit",
+        "/api/eval-runs",
+        "/api/scenarios",
+        "/api/webhooks",
+    ],
 )
 def test_a_list_holds_nothing_of_others(tenants: Tenants, path: str) -> None:
     mine, theirs = tenants.first.get(path).text, tenants.second.get(path).text
@@ -309,6 +370,12 @@ def test_whatever_was_tried_nothing_of_others_has_changed(tenants: Tenants) -> N
     assert members[ids["user_id"]]["role"] == "owner"
     open_ones = second.get("/api/invitations").json()["invitations"]
     assert ids["invitation_id"] in {each["id"] for each in open_ones}
+    run = second.get(f"/api/eval-runs/{ids['eval_run_id']}").json()
+    assert (run["status"], run["episodes_completed"]) == ("pending", 0)
+    [scenario] = second.get("/api/scenarios").json()["scenarios"]
+    assert (scenario["scenario_id"], scenario["active"]) == (ids["scenario_id"], True)
+    log = second.get(f"/api/webhooks/{ids['webhook_id']}/deliveries").json()
+    assert log["deliveries"] == []
 
 
 @pytest.mark.slow

@@ -245,6 +245,16 @@ def test_bytes_that_are_replaced_after_finalize_are_not_given_out(
     assert download(client, episode_id).content == b"the truth"
 
 
+def test_replaced_bytes_are_noticed_in_the_same_second_and_of_the_same_size(
+    client: httpx.Client, storage: httpx.Client
+) -> None:
+    """S3 tells when an object was written to the second."""
+    for number in range(3):
+        episode_id, url = recorded(client, storage, b"the truth")
+        assert storage.put(url, content=b"a lie 000", headers=OCTETS).is_success
+        assert download(client, episode_id).status_code == 409, number
+
+
 def test_replaced_bytes_are_noticed_by_finalize_too_and_taken_only_when_they_are_announced(
     client: httpx.Client, storage: httpx.Client
 ) -> None:

@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from rollbook import __version__
-from rollbook.cli import contracts, episodes, generate, keys, login, serve, source, store
+from rollbook.cli import (
+    contracts,
+    episodes,
+    generate,
+    keys,
+    login,
+    replay,
+    serve,
+    source,
+    store,
+    verify,
+)
 from rollbook.cli.output import USAGE, VIOLATIONS, print_error
 from rollbook.errors import ConfigurationError, RollbookError
 
@@ -32,6 +43,8 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(source.app, name="source")
 app.add_typer(generate.app, name="generate")
 app.add_typer(store.app, name="store")
+app.add_typer(replay.app, name="replay")
+app.add_typer(verify.app, name="verify")
 
 
 def _version(asked: bool) -> None:

@@ -152,8 +152,8 @@ def _named_values(texts: Iterable[str]) -> dict[str, Any]:
 
 def _settings(data: Path | None, **overrides: Any) -> Settings:
     try:
-        import fastapi  # noqa: F401
         import sqlalchemy  # noqa: F401
+        import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as missing:
         message = f"the server needs {missing.name}, which is not installed: {_EXTRA}"
@@ -301,6 +301,38 @@ def bootstrap(
     else:
         typer.echo(f"organisation  {org} ({made.org_id})\nowner         {made.email}")
         typer.echo(f"sign in       {shown['sign_in_link']}\nAPI key       {made.api_key}")
+
+
+@app.command("reset-password")
+def reset_password(
+    email: Annotated[str, typer.Argument(help="Of whoever forgot it.")],
+    data: Data = None,
+    database: DatabaseUrl = None,
+    public_url: Annotated[str | None, typer.Option(envvar="ROLLBOOK_PUBLIC_URL")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a forgotten password away, and print a link to sign in with once and set a new one.
+
+    Every session of theirs ends. The server may go on working meanwhile.
+    """
+    settings = _settings(data, database_url=database, public_url=public_url)
+    from rollbook.server.db import Database
+    from rollbook.server.migrate import migrate
+    from rollbook.server.password_reset import RESET_LINK_LASTS_S
+    from rollbook.server.password_reset import reset_password as reset
+    from rollbook.server.responses import wire_time
+
+    migrate(settings.database_url)
+    with closing(Database.open(settings.database_url)) as opened:
+        done = reset(opened, email)
+    link = f"{settings.client_url}/sign-in?token={done.sign_in_token}&next=/password"
+    if as_json:
+        user = {"id": done.user_id, "email": done.email}
+        expires_at = wire_time(done.expires_at_us)
+        print_json({"user": user, "sign_in_link": link, "expires_at": expires_at})
+    else:
+        typer.echo(f"{done.email} has no password any more, and is signed out everywhere.")
+        typer.echo(f"sign in once, within {RESET_LINK_LASTS_S // 60} minutes: {link}")
 
 
 @app.command()

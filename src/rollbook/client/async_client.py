@@ -47,6 +47,7 @@ class AsyncClient(ClientBase):
     delete_episode = awaiting(ClientCore.delete_episode)
     archive_episode = awaiting(ClientCore.archive_episode)
     restore_episode = awaiting(ClientCore.restore_episode)
+    call = awaiting(ClientCore.call)
     close = awaiting(ClientCore.close)
 
     def _new_runtime(self) -> AsyncRuntime:

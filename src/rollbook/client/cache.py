@@ -13,7 +13,6 @@ from rollbook.client.credentials import home
 from rollbook.client.file_slice import sha256_of
 from rollbook.client.http import Answer
 from rollbook.errors import ChecksumMismatch, ServerError, StorageError
-from rollbook.files import fsync_folder
 
 CACHE_BYTES = 20 << 30
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -31,6 +30,8 @@ class Cache:
     ) -> None:
         self.folder = Path(folder) if folder is not None else home() / "cache"
         self._limit_bytes = limit_bytes
+        self._room_bytes = 0
+        """That may still be filled before anybody has to look at the whole folder again."""
 
     def find(self, sha256: str) -> Path | None:
         """The file, if its bytes are what they should be. A damaged one is removed."""
@@ -54,6 +55,12 @@ class Cache:
             detail = f"the cache cannot be written: {error.strerror}"
             raise StorageError(path=str(self.folder), detail=detail) from error
 
+    def add(self, data: bytes, what: str) -> Path:
+        """Bytes that are here already."""
+        incoming = self.incoming(what, len(data))
+        incoming.write(data)
+        return self.keep(incoming, None)
+
     def keep(self, file: IncomingFile, sha256: str | None) -> Path:
         """Under its digest, which has to be the promised one, if one was promised."""
         found = file.finish()
@@ -63,8 +70,9 @@ class Cache:
             raise ChecksumMismatch(path=str(self.folder), detail=detail)
         path = self.folder / found
         os.replace(file.path, path)
-        fsync_folder(self.folder)
-        self._make_room(path)
+        self._room_bytes -= file.size
+        if self._room_bytes < 0:
+            self._make_room(path)
         return path
 
     def _make_room(self, newest: Path) -> None:
@@ -80,11 +88,13 @@ class Cache:
         total = sum(size for _, size, _ in files)
         for _, size, path in sorted(files):
             if total <= self._limit_bytes:
-                return
+                break
             if path != newest:
                 with suppress(FileNotFoundError):
                     path.unlink()
                 total -= size
+        # others fill it too: so not all that is left, but enough that looking costs little
+        self._room_bytes = max(self._limit_bytes - total, 0) // 16
 
 
 class IncomingFile:
@@ -127,9 +137,7 @@ class IncomingFile:
             raise StorageError(path=str(self.path), detail=detail) from error
 
     def finish(self) -> str:
-        """Its SHA-256."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Its SHA-256. It need not last: whoever finds it in the cache looks at every byte."""
         self._file.close()
         return self._hasher.hexdigest()
 

@@ -46,6 +46,7 @@ class Client(ClientBase):
     delete_episode = blocking(ClientCore.delete_episode)
     archive_episode = blocking(ClientCore.archive_episode)
     restore_episode = blocking(ClientCore.restore_episode)
+    call = blocking(ClientCore.call)
     close = blocking(ClientCore.close)
 
     def _new_runtime(self) -> BlockingRuntime:

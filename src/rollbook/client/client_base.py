@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import httpx
 
@@ -48,6 +48,16 @@ class ClientBase(Facade[ClientCore]):
         multipart_above: int = MULTIPART_ABOVE,
     ) -> None:
         access = resolve_access(api_key, base_url, profile)
+        self._made_with: dict[str, Any] = {
+            "api_key": access.api_key,
+            "base_url": access.base_url,
+            "timeout": timeout,
+            "retries": retries,
+            "verbose": verbose,
+            "cache": cache,
+            "cache_bytes": cache_bytes,
+            "multipart_above": multipart_above,
+        }
         connect = partial(
             Connection,
             api_key=access.api_key,
@@ -74,8 +84,21 @@ class ClientBase(Facade[ClientCore]):
         return self._core.connection.base_url
 
     @property
+    def connection(self) -> Connection:
+        """For other rooms of ours, which move bytes in ways that have no method here."""
+        return self._core.connection
+
+    @property
+    def cache(self) -> Cache:
+        return self._core.cache
+
+    @property
     def spool(self) -> Spool | None:
         return self._core.spool
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process it goes as what it was made with, without its spool: it connects there anew."""
+        return partial(type(self), **self._made_with), ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(base_url={self.base_url!r})"

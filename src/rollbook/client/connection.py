@@ -94,7 +94,7 @@ class Connection:
         request = Request(
             what=what,
             method="PUT",
-            url=self._absolute(url),
+            url=self.absolute(url),
             headers={"Content-Type": content_type},
             body=file,
             timeout=TRANSFER_TIMEOUT,
@@ -114,7 +114,7 @@ class Connection:
         to = answer.headers.get("location")
         if answer.status not in (302, 303, 307, 308) or not to:
             raise_for(request, answer)
-        return self._absolute(to)
+        return self.absolute(to)
 
     async def get(self, what: str, url: str, sink: Sink, *, start: int = 0) -> None:
         """One attempt, from a signed URL: only the sink knows how much of it need not be sent again."""
@@ -169,5 +169,6 @@ class Connection:
         await self.runtime.sleep(wait)
         return True
 
-    def _absolute(self, url: str) -> str:
+    def absolute(self, url: str) -> str:
+        """Servers may name addresses of their own without saying who they are."""
         return self.base_url + url if url.startswith("/") else url

@@ -44,7 +44,7 @@ class ClientCore:
     ) -> None:
         self.connection = connection
         self.spool = spool
-        self._cache = cache
+        self.cache = cache
         self._courier = courier
         self._multipart_above = multipart_above
         self._verbose = verbose
@@ -235,6 +235,32 @@ class ClientCore:
     async def restore_episode(self, episode_id: str) -> None:
         await self._call("restore", "POST", episode_id, "/restore")
 
+    async def call(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        safe_to_resend: bool = False,
+        slow: bool = False,
+    ) -> dict[str, Any]:
+        """A JSON route that has no method of its own here; `what` says in words what it does, for messages.
+
+        `safe_to_resend`: the server may get it twice without harm, so it is sent again after a lost answer. `slow`: it
+        may take minutes.
+        """
+        return await self.connection.call(
+            what,
+            method,
+            path,
+            body=body,
+            headers=headers,
+            slow=slow,
+            safe_to_resend=safe_to_resend,
+        )
+
     async def close(self) -> None:
         """Ends connections. Episodes in the spool stay there. A second call does nothing."""
         if self._courier is not None:
@@ -250,7 +276,7 @@ class ClientCore:
         return await self.connection.call(f"{verb} the episode", method, path)
 
     def _recorded(self, record: EpisodeRecord) -> RecordedCore:
-        return RecordedCore(self.connection, self._cache, record)
+        return RecordedCore(self.connection, self.cache, record)
 
     def _reached(self) -> None:
         """An episode has reached the server, so those that wait can reach it too."""

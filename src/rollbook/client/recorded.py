@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from rollbook.client.connection import Connection
 from rollbook.client.facade import Facade, awaiting, blocking
 from rollbook.contracts.episode import ArtifactKind, ArtifactRecord, EpisodeRecord
 from rollbook.contracts.npz import read_npz
-from rollbook.errors import NotFoundError, RateLimitError, RollbookError, ServerError
+from rollbook.errors import APIError, NotFoundError, RateLimitError, RollbookError, ServerError
 from rollbook.files import atomic_write
 
 Arrays = dict[str, NDArray[Any]]
@@ -34,8 +35,16 @@ def episode_record(body: object) -> EpisodeRecord:
 class RecordedCore:
     """The core of RecordedEpisode and AsyncRecordedEpisode."""
 
-    def __init__(self, connection: Connection, cache: Cache, record: EpisodeRecord) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        cache: Cache,
+        record: EpisodeRecord,
+        urls: Mapping[str, str] | None = None,
+    ) -> None:
+        """`urls` are signed ones that are known already, by kind; each saves a question."""
         self.record = record
+        self._urls = dict(urls or {})
         self._connection = connection
         self._cache = cache
 
@@ -110,7 +119,8 @@ class RecordedCore:
         while True:
             before = incoming.size
             try:
-                url = await self._connection.where(f"download {kind}", route)
+                known = self._urls.pop(kind, None)
+                url = known or await self._connection.where(f"download {kind}", route)
                 await self._connection.get(f"download {kind}", url, incoming, start=before)
                 return
             except RollbookError as error:
@@ -118,6 +128,8 @@ class RecordedCore:
                     return
                 failed = 1 if incoming.size > before else failed + 1
                 asked = error.retry_after if isinstance(error, RateLimitError) else None
+                if known is not None and isinstance(error, APIError):
+                    continue  # its time is over, perhaps: ask for another
                 if not error.retryable or not await self._connection.pause(failed, asked):
                     raise
 

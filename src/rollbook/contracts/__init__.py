@@ -1,40 +1,56 @@
-"""Nouns that rooms exchange: frozen, checked when made, digestible. Needs numpy, nothing heavier."""
+"""Nouns that rooms exchange: frozen, checked when made, digestible. Needs numpy, nothing heavier.
 
-from rollbook.contracts.admission import Admission, OffPolicyBudget, admit
-from rollbook.contracts.admission_receipt import (
-    AdmissionOutcome,
-    AdmissionSignal,
-    AdmissionSignalKind,
-    RolloutAdmissionReceipt,
-    RolloutIngestionTelemetry,
-)
-from rollbook.contracts.admission_window import AdmissionWindow, ReleaseDecision, WindowAccounting
-from rollbook.contracts.batch import TrainerBatch
-from rollbook.contracts.graph import LineageGraph
-from rollbook.contracts.graph_nodes import Drift, LineageWalk, RevisionKey
-from rollbook.contracts.policy import CheckpointReference, PolicyRevision, PolicyRevisionLineage
-from rollbook.contracts.provenance import (
-    EnvironmentPackageKey,
-    LogprobDistribution,
-    LogprobSemantics,
-    RolloutProofKind,
-    RolloutProofReference,
-    RolloutTerminationReason,
-)
-from rollbook.contracts.rollout import InclusionProof, RolloutArtifact, RolloutTable, verify_proof
-from rollbook.contracts.rules import COMPATIBLE, STRICT, ContractRules
-from rollbook.contracts.sample import RolloutRole, RolloutSample
-from rollbook.contracts.staleness import StalenessPolicy, TokenStaleness, token_staleness
-from rollbook.contracts.table_file import open_table, save_table
-from rollbook.contracts.wire import (
-    artifact_from_json,
-    artifact_to_json,
-    batch_from_json,
-    batch_to_json,
-    read_document,
-    read_file,
-    write_file,
-)
+A name is loaded when it is first used: a server that only wants episodes does not pay for trainer batches.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollbook.contracts.admission import Admission, OffPolicyBudget, admit
+    from rollbook.contracts.admission_receipt import (
+        AdmissionOutcome,
+        AdmissionSignal,
+        AdmissionSignalKind,
+        RolloutAdmissionReceipt,
+        RolloutIngestionTelemetry,
+    )
+    from rollbook.contracts.admission_window import (
+        AdmissionWindow,
+        ReleaseDecision,
+        WindowAccounting,
+    )
+    from rollbook.contracts.batch import TrainerBatch
+    from rollbook.contracts.graph import LineageGraph
+    from rollbook.contracts.graph_nodes import Drift, LineageWalk, RevisionKey
+    from rollbook.contracts.policy import CheckpointReference, PolicyRevision, PolicyRevisionLineage
+    from rollbook.contracts.provenance import (
+        EnvironmentPackageKey,
+        LogprobDistribution,
+        LogprobSemantics,
+        RolloutProofKind,
+        RolloutProofReference,
+        RolloutTerminationReason,
+    )
+    from rollbook.contracts.rollout import (
+        InclusionProof,
+        RolloutArtifact,
+        RolloutTable,
+        verify_proof,
+    )
+    from rollbook.contracts.rules import COMPATIBLE, STRICT, ContractRules
+    from rollbook.contracts.sample import RolloutRole, RolloutSample
+    from rollbook.contracts.staleness import StalenessPolicy, TokenStaleness, token_staleness
+    from rollbook.contracts.table_file import open_table, save_table
+    from rollbook.contracts.wire import (
+        artifact_from_json,
+        artifact_to_json,
+        batch_from_json,
+        batch_to_json,
+        read_document,
+        read_file,
+        write_file,
+    )
 
 __all__ = [
     "COMPATIBLE",
@@ -84,3 +100,90 @@ __all__ = [
     "verify_proof",
     "write_file",
 ]
+
+_MODULES = {
+    "admission": (
+        "Admission",
+        "OffPolicyBudget",
+        "admit",
+    ),
+    "admission_receipt": (
+        "AdmissionOutcome",
+        "AdmissionSignal",
+        "AdmissionSignalKind",
+        "RolloutAdmissionReceipt",
+        "RolloutIngestionTelemetry",
+    ),
+    "admission_window": (
+        "AdmissionWindow",
+        "ReleaseDecision",
+        "WindowAccounting",
+    ),
+    "batch": ("TrainerBatch",),
+    "graph": ("LineageGraph",),
+    "graph_nodes": (
+        "Drift",
+        "LineageWalk",
+        "RevisionKey",
+    ),
+    "policy": (
+        "CheckpointReference",
+        "PolicyRevision",
+        "PolicyRevisionLineage",
+    ),
+    "provenance": (
+        "EnvironmentPackageKey",
+        "LogprobDistribution",
+        "LogprobSemantics",
+        "RolloutProofKind",
+        "RolloutProofReference",
+        "RolloutTerminationReason",
+    ),
+    "rollout": (
+        "InclusionProof",
+        "RolloutArtifact",
+        "RolloutTable",
+        "verify_proof",
+    ),
+    "rules": (
+        "COMPATIBLE",
+        "STRICT",
+        "ContractRules",
+    ),
+    "sample": (
+        "RolloutRole",
+        "RolloutSample",
+    ),
+    "staleness": (
+        "StalenessPolicy",
+        "TokenStaleness",
+        "token_staleness",
+    ),
+    "table_file": (
+        "open_table",
+        "save_table",
+    ),
+    "wire": (
+        "artifact_from_json",
+        "artifact_to_json",
+        "batch_from_json",
+        "batch_to_json",
+        "read_document",
+        "read_file",
+        "write_file",
+    ),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    module = _HOMES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

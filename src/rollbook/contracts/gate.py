@@ -32,7 +32,11 @@ class MetricRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """How much worse than the baseline is still accepted, in the metric's own unit; None where a guard only asks that
     nothing points to a loss."""
     catastrophe: float | None = None
-    """A loss in a single episode of more than this counts as a catastrophe, whatever the average says."""
+    """A loss in a single episode of more than this counts as a catastrophe, whatever the average says. None is: a
+    success that became a failure, a collision more; for reward and time there is none unless it is said here."""
+    most_catastrophes: int | None = None
+    """Hold when there are more. None: they are counted and shown, and hold on a critical scenario alone, for in noisy
+    episodes chance makes some of them for equal policies too."""
     required: bool = False
     """Hold when it was not measured. One that is not required, and that no pair has, is left out and named."""
 
@@ -41,6 +45,9 @@ class MetricRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise _wrong(f"rules[{self.metric}].{name}", value, "a number that is not negative")
+        if self.most_catastrophes is not None and self.most_catastrophes < 0:
+            named = f"rules[{self.metric}].most_catastrophes"
+            raise _wrong(named, self.most_catastrophes, "a number that is not negative")
 
 
 _DEFAULT_RULES = (
@@ -59,7 +66,8 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     mode: Mode = "superiority"
     """`non_inferiority` is for changes that should change nothing: a refactoring, a smaller number format."""
     design: Design = "fixed"
-    """`sequential` may be looked at after every episode and stopped early; `fixed` finds more with the same number."""
+    """`sequential` may be looked at after every episode and stopped early; `fixed` finds more with the same number.
+    Only success can be shown to be better while one looks."""
     alpha: float = 0.05
     n_min: int = 25
     min_used_share: float = 0.9
@@ -79,14 +87,27 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise _wrong("min_used_share", self.min_used_share, "a share above 0, at most 1")
         if not -(2**63) <= self.seed < 2**63:
             raise _wrong("seed", self.seed, "a whole number of 64 bits")
-        names = [rule.metric for rule in self.rules]
-        if len(set(names)) != len(names):
-            raise _wrong("rules", names, "every metric at most once")
-        if not any(rule.role == "primary" for rule in self.rules):
-            raise _wrong("rules", names, "at least one metric with the role primary")
+        self._check_rules()
         for allowed in ("open_loop", "not_measured"):
             if allowed in self.evidence:
                 raise _wrong("evidence", allowed, "a kind that says whether an outcome is better")
+
+    def _check_rules(self) -> None:
+        roles = {rule.metric: rule.role for rule in self.rules}
+        names = [rule.metric for rule in self.rules]
+        primaries = [rule for rule in self.rules if rule.role == "primary"]
+        if len(roles) != len(names):
+            raise _wrong("rules", names, "every metric at most once")
+        if not primaries:
+            raise _wrong("rules", names, "at least one metric with the role primary")
+        if roles.get("time_to_goal_s", "info") != "info" and roles.get("success", "info") == "info":
+            # it only exists where the goal was reached: fewer and easier successes would make it better
+            raise _wrong("rules", names, "success as primary or guard where time_to_goal_s decides")
+        if self.mode == "non_inferiority" and all(rule.margin is None for rule in primaries):
+            raise _wrong("rules", names, "a primary with a margin for the mode non_inferiority")
+        looks_often = self.mode == "superiority" and self.design == "sequential"
+        if looks_often and roles.get("success") != "primary":
+            raise _wrong("rules", names, "success as a primary for the design sequential")
 
     @classmethod
     def for_reward(cls) -> Gate:
@@ -102,12 +123,14 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return MetricRule(metric=metric, role="info")  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = msgspec.to_builtins(self)
+        """As it goes through JSON: lists, not tuples."""
+        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return plain
 
     @property
     def digest(self) -> str:
-        return digest_of("rollbook.gate", self.as_dict())
+        """Of the gate as it reads back from JSON, where a margin of 0 and one of 0.0 are the same."""
+        return digest_of("rollbook.gate", gate_from(self.as_dict()).as_dict())
 
 
 def gate_from(value: object) -> Gate:

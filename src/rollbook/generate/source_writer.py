@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 
 from rollbook import __version__
-from rollbook.errors import ConfigurationError, InvalidValue, TargetExists
-from rollbook.files import promote_folder
+from rollbook.errors import ConfigurationError, InvalidValue
 from rollbook.generate.boxes import Boxes
 from rollbook.generate.mesh import TriangleMesh
 from rollbook.generate.source_documents import (
@@ -85,7 +84,7 @@ class SourceStoreWriter:
         self._splits = splits or SplitConfig()
         self._split_of = dict(split_of or {})
         self._rows_per_shard = rows_per_shard
-        self._stage = _StagedSource(Path(path), replace=replace)
+        self._stage = StagedStore(Path(path), replace=replace, kept_because=_not_a_source_store)
         self._arrays: list[ArrayEntry] = []
         self._scenes: dict[str, _Scene] = {}
         self._entries: list[SourceEntry] = []
@@ -318,32 +317,16 @@ class _Scene:
         self.rows = 0
 
 
-class _StagedSource(StagedStore):
-    """A source store on its way to its final name."""
-
-    def _refuse_existing(self) -> None:
-        """Replacing is for source stores. Nothing else is removed, whatever was asked for."""
-        if not os.path.lexists(self.final):
-            return
-        if not self._replace:
-            raise TargetExists(path=str(self.final), detail="pass replace=True to replace it")
-        if self.final.is_symlink() or not _is_source_store(self.final):
-            raise TargetExists(path=str(self.final), detail="it is not a source store, so it stays")
-
-    def promote(self) -> None:
-        promote_folder(self.folder, self.final, replace=self._replace)
-        self._finished = True
-
-
-def _is_source_store(folder: Path) -> bool:
+def _not_a_source_store(folder: Path) -> str | None:
     """Whole or damaged: what counts is that its manifest says so. An empty folder may go too."""
     try:
         if folder.is_dir() and not any(folder.iterdir()):
-            return True
+            return None
         said = json.loads((folder / MANIFEST_FILE).read_bytes())
     except (OSError, ValueError):
-        return False
-    return isinstance(said, dict) and said.get("schema_id") == SCHEMA_ID
+        said = None
+    is_ours = isinstance(said, dict) and said.get("schema_id") == SCHEMA_ID
+    return None if is_ours else "it is not a source store"
 
 
 def _lines(rows: Sequence[msgspec.Struct]) -> bytes:

@@ -19,9 +19,11 @@ from starlette.responses import Response
 from rollbook.contracts.episode import ARTIFACT_KINDS, FILE_NAMES, ArtifactKind
 from rollbook.server.blobs import BlobInfo, BlobNotFound, BlobStoreUnavailable, sha256_of_file
 from rollbook.server.context import Caller, ServerContext, base_url_of, caller_of, context_of
-from rollbook.server.openapi import LeanRoute, route
+from rollbook.server.openapi import LeanRoute, query, route
 from rollbook.server.queries import ArtifactRow, DoomedObject, EpisodeRow, Scope
+from rollbook.server.renditions import is_wanted, rendition_key
 from rollbook.server.responses import Problem, not_found
+from rollbook.server.video import VideoFacts
 from rollbook.server.video_process import probe_apart
 from rollbook.server.wire import Claim, kind_of
 
@@ -63,14 +65,29 @@ async def _look_at_one(
     limit = context.settings.artifact_limit_bytes
     if info.size > limit:
         return _refused(artifact, f"it has {info.size} bytes, and {limit} are allowed")
-    seen = await _examined(context, artifact)
+    seen, facts = await _examined(context, artifact)
     # other bytes than those that were checked before are taken only when they are announced
     known = artifact.sha256 if artifact.status == "stored" else artifact.claimed_sha256
     expected = Claim(sha256=claimed.sha256 or known, size=claimed.size)
     disagrees = _disagreement(seen["size"], seen["sha256"], expected)
     if disagrees is not None:
         return _refused(artifact, disagrees, expected.sha256)
-    return Finding(artifact.kind, {**seen, "status": "stored"})
+    is_known = artifact.status == "stored" and artifact.sha256 == seen["sha256"]
+    renewed = {} if is_known and artifact.rendition_key else _rendition_of(context, artifact, facts)
+    return Finding(artifact.kind, {**seen, **renewed, "status": "stored"})
+
+
+def _rendition_of(
+    context: ServerContext, artifact: ArtifactRow, facts: VideoFacts | None
+) -> dict[str, Any]:
+    """Under a name of its own: a copy of other bytes that is still to be deleted must not be this one."""
+    wanted = facts is not None and is_wanted(context.settings, facts)
+    key = rendition_key(artifact.object_key) if wanted else None
+    return {
+        "rendition": "pending" if wanted else None,
+        "rendition_key": key,
+        "rendition_tries": None,
+    }
 
 
 def _finding_of_nothing(artifact: ArtifactRow, claimed: Claim) -> Finding:
@@ -95,35 +112,42 @@ def _disagreement(size: int | None, sha256: str | None, claim: Claim) -> str | N
 
 
 def is_as_checked(artifact: ArtifactRow, info: BlobInfo) -> bool:
-    return (artifact.size, artifact.uploaded_at_us) == (info.size, info.modified_at_us)
+    """Some stores tell times to the second, and two uploads can be as large and in the same one."""
+    checked = (artifact.size, artifact.uploaded_at_us, artifact.etag)
+    return checked == (info.size, info.modified_at_us, info.etag)
 
 
-async def _examined(context: ServerContext, artifact: ArtifactRow) -> dict[str, Any]:
+async def _examined(
+    context: ServerContext, artifact: ArtifactRow
+) -> tuple[dict[str, Any], VideoFacts | None]:
     """What is stored, as columns. Again from the start when somebody replaces it meanwhile."""
     for _ in range(_MOST_TRIES):
         before = await context.blobs.head(artifact.object_key)
         if before is None:
             raise BlobNotFound(artifact.object_key)
-        seen = await _bytes_and_content(context, artifact)
+        seen, facts = await _bytes_and_content(context, artifact)
         if await context.blobs.head(artifact.object_key) == before:
-            return {"size": before.size, "uploaded_at_us": before.modified_at_us, **seen}
+            seen["uploaded_at_us"] = before.modified_at_us
+            return {**seen, "size": before.size, "etag": before.etag}, facts
     raise BlobStoreUnavailable(
         f"the {artifact.kind} is replaced again and again; finish the upload first"
     )
 
 
-async def _bytes_and_content(context: ServerContext, artifact: ArtifactRow) -> dict[str, Any]:
+async def _bytes_and_content(
+    context: ServerContext, artifact: ArtifactRow
+) -> tuple[dict[str, Any], VideoFacts | None]:
     if artifact.kind != "video":
         sha256 = await context.blobs.sha256(artifact.object_key)
-        return {"sha256": sha256, "playable": None, "detail": None}
+        return {"sha256": sha256, "playable": None, "detail": None}, None
     async with context.blobs.as_file(artifact.object_key) as path:
         sha256 = await asyncio.to_thread(sha256_of_file, path)
         if find_spec("av") is None:
             detail = "not looked into: this server has no PyAV; pip install 'rollbook[video]'"
-            return {"sha256": sha256, "playable": None, "detail": detail}
+            return {"sha256": sha256, "playable": False, "detail": detail}, None
         async with context.video_turns:
             facts = await probe_apart(path)
-    return {"sha256": sha256, "playable": facts.playable, "detail": facts.detail}
+    return {"sha256": sha256, "playable": facts.playable, "detail": facts.detail}, facts
 
 
 def mismatch(wrong: Sequence[Finding]) -> Problem:
@@ -131,6 +155,12 @@ def mismatch(wrong: Sequence[Finding]) -> Problem:
     text = f"{said}. Nothing was finalized; upload again and finalize again"
     listed = [{"kind": each.kind, "detail": each.disagrees} for each in wrong]
     return Problem(409, "artifact_mismatch", text, artifacts=listed)
+
+
+def tell_renditions(context: ServerContext, org_id: str, findings: Sequence[Finding]) -> None:
+    """Once what was found is written. Whoever is not told finds out at the next turn."""
+    if any(each.changes.get("rendition") == "pending" for each in findings):
+        context.renditions_wanted.put_nowait(org_id)
 
 
 def write_findings(scope: Scope, episode_id: str, findings: Sequence[Finding]) -> None:
@@ -166,9 +196,16 @@ async def download_artifact(request: Request) -> Response:
     base_url = base_url_of(request)
     caller = await caller_of(request)
     episode_id, kind = request.path_params["episode_id"], request.path_params["kind"]
+    asked = request.query_params.get("rendition")
+    if asked not in (None, "playable"):
+        text = "rendition: expected playable, or nothing for the bytes as they were recorded"
+        raise Problem(400, "invalid_value", text, where="rendition")
     artifact = await _stored_artifact(context, caller, episode_id, kind)
+    object_key = artifact.object_key
+    if asked is not None:
+        object_key = await _playable_key(context, caller, artifact)
     url = await context.blobs.presign_get(
-        artifact.object_key,
+        object_key,
         ttl_s=context.settings.download_ttl_s,
         base_url=base_url,
         content_type=artifact.content_type,
@@ -200,6 +237,24 @@ async def _stored_artifact(
     return artifact
 
 
+async def _playable_key(context: ServerContext, caller: Caller, artifact: ArtifactRow) -> str:
+    """What a browser can show: the video itself, or the copy that was made of it."""
+    if artifact.playable:
+        return artifact.object_key
+    key, is_ready = artifact.rendition_key, artifact.rendition == "ready"
+    if key is not None and is_ready:
+        if await context.blobs.head(key) is not None:
+            return key
+        # it can be made again, so that a backup need not hold it
+        await context.write_for(caller.org_id, lambda scope: scope.renew_rendition(artifact))
+        context.renditions_wanted.put_nowait(caller.org_id)
+    if is_ready or artifact.rendition == "pending":
+        text = "a copy that browsers play is being made; try again in a minute"
+        raise Problem(404, "rendition_pending", text)
+    why = artifact.detail or "only a video can have one"
+    raise Problem(404, "no_rendition", f"there is no copy that browsers play: {why}")
+
+
 async def _look_again(context: ServerContext, org_id: str, artifact: ArtifactRow) -> None:
     """The blob was written after it was checked. The same bytes again are fine; others are refused from now on."""
     finding = await _look_at_one(context, artifact, None)
@@ -227,6 +282,13 @@ routes: tuple[LeanRoute, ...] = (
         "/api/episodes/{episode_id}/artifact/{kind}",
         download_artifact,
         summary="The bytes of an artifact: a redirect to a signed URL, which answers Range.",
+        parameters=(
+            query(
+                "rendition",
+                {"type": "string", "enum": ["playable"]},
+                "`playable`: what browsers show, which is a copy where the video itself is of another kind.",
+            ),
+        ),
         gives=None,
         status=302,
         answers={302: _REDIRECT},

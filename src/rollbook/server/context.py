@@ -81,6 +81,10 @@ class ServerContext:
         default_factory=lambda: asyncio.Semaphore(os.cpu_count() or 1)
     )
     """Looking into a video is a process of its own; more at once would not be done sooner."""
+    renditions_wanted: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    """Organisations that have just brought a video to be transcoded."""
+    deliveries_wanted: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    """Organisations whose webhooks have something to be told."""
     known_keys: KnownKeys = field(default_factory=lambda: KnownKeys(_MOST_KEYS))
     known_hosts: frozenset[str] = field(init=False)
 
@@ -175,11 +179,13 @@ async def _caller_by_key(context: ServerContext, request: Request) -> Caller | N
         raise unauthorized()
     key_id, full = parsed
     key = context.known_keys.get(key_id)
-    if key is None:
+    same = matches(full, None if key is None else key.secret_hash)
+    if not same:
+        # also for a key we remember: how long a refusal takes must not tell which keys there are
         key = await context.db.read(
             Tenant(key_id=key_id), lambda connection: key_by_id(connection, key_id)
         )
-    same = matches(full, None if key is None else key.secret_hash)
+        same = matches(full, None if key is None else key.secret_hash)
     if key is None or not same or key.revoked_at_us is not None:
         raise unauthorized()
     _note_use(context, key)

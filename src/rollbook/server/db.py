@@ -1,8 +1,8 @@
 """Database: work in, results out, each piece of work in a transaction that knows its tenant.
 
 SQLite has one writer thread, which commits everything that waits together: one sync to disk serves many requests, and
-nobody waits for a lock. A piece of work that fails is undone alone. PostgreSQL has a pool; every transaction names its
-tenant, and row-level security shows nothing without one.
+nobody waits for a lock. A piece of work that fails is undone alone. PostgreSQL has several threads, each with its
+connection; every transaction names its tenant, and row-level security shows nothing without one.
 
 Whoever gave the work gets its result or its error. Trouble of the database itself comes as DatabaseUnavailable or
 DatabaseFull, without SQL or values in its text.
@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from rollbook.errors import ConfigurationError, DatabaseUnavailable
-from rollbook.server.database_errors import can_run_again, translated
+from rollbook.server.database_errors import translated
 
 T = TypeVar("T")
 Work = Callable[[sa.Connection], T]
@@ -36,7 +36,6 @@ LONGEST_QUERY_S = 30.0
 _READERS = 4
 _MOST_AT_ONCE = 256
 """Pieces of work in one commit."""
-_MOST_ATTEMPTS = 4
 _STEPS_BETWEEN_LOOKS = 20_000
 """Of SQLite's machine, between two looks at the clock: about a millisecond."""
 
@@ -73,6 +72,8 @@ class Database(ABC):
         if url.startswith("sqlite:///"):
             return SqliteDatabase(sqlite_path(url))
         if url.startswith(_POSTGRES_SCHEMES):
+            from rollbook.server.db_postgres import PostgresDatabase
+
             return PostgresDatabase(postgres_url(url))
         scheme = url.split("://", 1)[0] if "://" in url else "a path without a scheme"
         message = f"database: {scheme} is not supported; expected sqlite:///PATH or postgresql://…"
@@ -130,7 +131,7 @@ def _refuse_inside_work() -> None:
         raise RuntimeError("work asked its database for more work and would wait for itself")
 
 
-def _do(work: Work[T], connection: sa.Connection) -> T:
+def do(work: Work[T], connection: sa.Connection) -> T:
     _in_work.yes = True
     try:
         return work(connection)
@@ -138,7 +139,7 @@ def _do(work: Work[T], connection: sa.Connection) -> T:
         _in_work.yes = False
 
 
-def _submit(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
+def submit(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
     try:
         return pool.submit(work)
     except RuntimeError as closed:
@@ -185,7 +186,7 @@ class SqliteDatabase(Database):
         self._writer.start()
 
     def submit_read(self, tenant: Tenant, work: Work[T]) -> Future[T]:
-        return _submit(self._readers, lambda: self._reader().run(work))
+        return submit(self._readers, lambda: self._reader().run(work))
 
     def submit_write(self, tenant: Tenant, work: Work[T]) -> Future[T]:
         future: Future[T] = Future()
@@ -275,7 +276,7 @@ def _attempt(connection: sa.Connection, driver: sqlite3.Connection, job: _Job) -
     driver.execute("SAVEPOINT work")
     outcome = _Outcome(job.future)
     try:
-        outcome.result = _do(job.work, connection)
+        outcome.result = do(job.work, connection)
     except Exception as error:  # noqa: BLE001 - it belongs to whoever gave the work
         outcome.failure = translated(error)
         try:
@@ -307,7 +308,7 @@ class _SqliteReader:
             self._deadline = time.monotonic() + LONGEST_QUERY_S
             driver = _driver_of(connection)
             driver.execute("BEGIN")
-            result = _do(work, connection)
+            result = do(work, connection)
             driver.execute("ROLLBACK")
             connection.rollback()
         except Exception as error:
@@ -380,73 +381,5 @@ _SQLITE_SETTINGS = (
     "foreign_keys=ON",
     "journal_size_limit=67108864",
     "temp_store=MEMORY",
+    "cache_size=-16384",
 )
-
-
-# --------------------------------------------------------------------------------------- PostgreSQL
-
-
-class PostgresDatabase(Database):
-    kind = "postgresql"
-
-    def __init__(self, url: str, connections: int = 16) -> None:
-        self._engine = sa.create_engine(
-            url,
-            pool_size=connections,
-            max_overflow=0,
-            pool_recycle=1800,
-            json_serializer=to_json,
-            hide_parameters=True,
-        )
-        self._pool = ThreadPoolExecutor(connections, thread_name_prefix="db")
-
-    def submit_read(self, tenant: Tenant, work: Work[T]) -> Future[T]:
-        return _submit(self._pool, lambda: self._run(tenant, work, read_only=True))
-
-    def submit_write(self, tenant: Tenant, work: Work[T]) -> Future[T]:
-        return _submit(self._pool, lambda: self._run(tenant, work, read_only=False))
-
-    def close(self) -> None:
-        self._pool.shutdown()
-        self._engine.dispose()
-
-    def _run(self, tenant: Tenant, work: Work[T], *, read_only: bool) -> T:
-        """Again from the start where that is harmless: the connection was found dead before the work began (as all are
-        after a restart), or the database undid the work to end a deadlock."""
-        for attempt in range(1, _MOST_ATTEMPTS + 1):
-            began = False
-            try:
-                with self._engine.connect() as connection:
-                    if read_only:
-                        connection.execution_options(postgresql_readonly=True)
-                    connection.execute(_NAME_TENANT, _settings_of(tenant))
-                    began = True
-                    result = _do(work, connection)
-                    connection.commit()
-                    return result
-            except Exception as error:
-                if attempt < _MOST_ATTEMPTS and can_run_again(error, began):
-                    continue
-                fault = translated(error)
-                if fault is error:
-                    raise
-                raise fault from error
-        raise AssertionError("the last attempt returns or raises")
-
-
-def _settings_of(tenant: Tenant) -> dict[str, str]:
-    return {
-        "org": tenant.org_id or "",
-        "user": tenant.user_id or "",
-        "key": tenant.key_id or "",
-        "invitation": tenant.invitation_hash or "",
-    }
-
-
-_NAME_TENANT = sa.text(
-    "SELECT set_config('app.org', :org, true), set_config('app.user', :user, true), "
-    "set_config('app.key', :key, true), set_config('app.invitation', :invitation, true), "
-    f"set_config('statement_timeout', '{LONGEST_QUERY_S:.0f}s', true), "
-    f"set_config('idle_in_transaction_session_timeout', '{2 * LONGEST_QUERY_S:.0f}s', true)"
-)
-"""For this transaction alone: a connection that goes back to the pool has no tenant."""

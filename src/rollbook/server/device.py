@@ -398,6 +398,7 @@ routes: tuple[LeanRoute, ...] = (
         revoke_login,
         summary="Revoke the very key that asks.",
         gives=KeyRevoked,
+        errors=(403,),
         tag="device login",
     ),
     page_route("GET", "/cli/auth", approval_page),

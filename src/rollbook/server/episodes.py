@@ -20,6 +20,7 @@ from rollbook.server.artifacts import (
     look_at,
     mismatch,
     remove_blobs,
+    tell_renditions,
     write_findings,
 )
 from rollbook.server.context import Caller, ServerContext, base_url_of, caller_of, context_of
@@ -139,6 +140,7 @@ async def _finalized(
         findings = await _looked_at(context, caller, found.episode, body)
         episode = await context.write(caller, lambda scope: finalize(scope, findings))
         _count_artifacts(context, findings)
+        tell_renditions(context, caller.org_id, findings)
     context.metrics.episode(episode.status)
     return episode
 

@@ -62,7 +62,7 @@ class RateLimits:
         self._buckets = TokenBuckets(rate, settings.requests_burst, clock) if rate else None
 
     def spend(self, request: Request, caller: Caller) -> None:
-        if self._buckets is None or is_exempt(request.method, request.url.path):
+        if self._buckets is None or is_exempt(request.method, request.scope["path"]):
             return
         wait = self._buckets.wait_s(caller.name)
         if wait:

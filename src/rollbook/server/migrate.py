@@ -21,7 +21,7 @@ from rollbook.errors import ConfigurationError, StorageError
 from rollbook.server.database_errors import translated
 from rollbook.server.db import make_private_file, postgres_url, sqlite_engine, sqlite_path
 
-HEAD = "0001"
+HEAD = "0002"
 """The newest revision, written here so that a database that has it is recognised without loading Alembic."""
 
 _FOLDER = Path(__file__).with_name("migrations")

@@ -1,7 +1,7 @@
 """OpenAPI: every route says what it takes and gives, and the document and its page are made from that.
 
-A route of ours hands the request to its function as it is. FastAPI lists it like any other, but neither parses nor
-checks on the way: msgspec does both, in a fraction of the time.
+A route of ours hands the request to its function as it is: nothing parses or checks on the way, msgspec does both in a
+fraction of the time. FastAPI writes the document, and is loaded when somebody first asks for it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
-from fastapi.routing import APIRoute
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from rollbook import __version__
 from rollbook.server.docs_page import PAGE_HEADERS, page
 from rollbook.server.responses import json_bytes
+from rollbook.server.sessions import COOKIE
 from rollbook.server.wire import ErrorAnswer
 
 Handler: TypeAlias = "Callable[[Request], Coroutine[Any, Any, Response]]"
@@ -39,13 +40,30 @@ _ERRORS = {
 }
 
 
-class LeanRoute(APIRoute):
-    shapes: tuple[type, ...] = ()
-    """Of its body and its answers, for the document."""
+class LeanRoute(Route):
+    def __init__(
+        self,
+        path: str,
+        handler: Handler,
+        *,
+        methods: Sequence[str],
+        name: str | None = None,
+        described: Json | None = None,
+        shapes: tuple[type, ...] = (),
+    ) -> None:
+        """`described`: what FastAPI is to say about it; None keeps it out of the document. `shapes`: of its body and
+        its answers, for the document."""
+        super().__init__(path, handler, name=name, include_in_schema=described is not None)
+        self.methods = set(methods)  # and no HEAD that nobody asked for
+        self.described = described
+        self.shapes = shapes
+        self.app = self._answer
 
-    def get_route_handler(self) -> Handler:
-        handler: Handler = self.endpoint
-        return handler
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Errors go up to the application, which has an answer to each."""
+        scope["route"] = self
+        response: Response = await self.endpoint(Request(scope, receive, send))
+        await response(scope, receive, send)
 
 
 def route(
@@ -74,23 +92,31 @@ def route(
     if takes is not None:
         extra["requestBody"] = {"required": True, "content": _content(takes)}
     if not open_to_all:
-        extra["security"] = [{"key": []}, {"key_header": []}, {"robotrace_key_header": []}]
-    made = LeanRoute(
+        extra["security"] = _ways_in(method)
+    described: Json = {
+        "operation_id": handler.__name__,
+        "summary": summary,
+        "status_code": status,
+        "responses": responses,
+        "openapi_extra": extra,
+        "tags": [tag],
+    }
+    shapes = tuple(shape for shape in (takes, gives, ErrorAnswer) if shape is not None)
+    return LeanRoute(
         path,
         handler,
         methods=[method],
         name=handler.__name__,
-        operation_id=handler.__name__,
-        summary=summary,
-        status_code=status,
-        response_model=None,
-        response_class=Response,
-        responses=responses,
-        openapi_extra=extra,
-        tags=[tag],
+        described=described,
+        shapes=shapes,
     )
-    made.shapes = tuple(shape for shape in (takes, gives, ErrorAnswer) if shape is not None)
-    return made
+
+
+def _ways_in(method: str) -> list[Json]:
+    """By key, or by the cookie of a person: with the token of their session where something is changed."""
+    changes = () if method == "GET" else ("csrf_token",)
+    ways = (("key",), ("key_header",), ("robotrace_key_header",), ("session", *changes))
+    return [{scheme: [] for scheme in way} for way in ways]
 
 
 def query(name: str, schema: Json, about: str) -> Json:
@@ -129,15 +155,32 @@ def _path_parameters(path: str) -> list[Json]:
 # ------------------------------------------------------------------------------------ the document
 
 
-def document(app: FastAPI) -> Json:
+def document(app: Starlette) -> Json:
+    from fastapi.openapi.utils import get_openapi
+    from fastapi.routing import APIRoute
+
+    ours = [each for each in app.routes if isinstance(each, LeanRoute)]
     made = get_openapi(
         title="Rollbook",
         version=__version__,
         description="Episodes of robots: record, find, read back. JSON in, JSON out; errors are `{error, code}`.",
-        routes=app.routes,
+        routes=[
+            APIRoute(
+                each.path,
+                each.endpoint,
+                methods=each.methods,
+                name=each.name,
+                response_model=None,
+                response_class=Response,
+                **each.described,
+            )
+            for each in ours
+            if each.described is not None
+        ],
     )
-    ours = {shape for each in app.routes if isinstance(each, LeanRoute) for shape in each.shapes}
-    _, shapes = msgspec.json.schema_components(tuple(ours), ref_template=_REFERENCE)
+    _, shapes = msgspec.json.schema_components(
+        {shape for each in ours for shape in each.shapes}, ref_template=_REFERENCE
+    )
     components = made.setdefault("components", {})
     components["schemas"] = {**components.get("schemas", {}), **shapes}
     components["securitySchemes"] = {
@@ -145,11 +188,23 @@ def document(app: FastAPI) -> Json:
         "key": {"type": "http", "scheme": "bearer"},
         "key_header": {"type": "apiKey", "in": "header", "name": "X-Rollbook-Key"},
         "robotrace_key_header": {"type": "apiKey", "in": "header", "name": "X-RoboTrace-Key"},
+        "session": {
+            "type": "apiKey",
+            "in": "cookie",
+            "name": COOKIE,
+            "description": "What /api/sign-in sets. Over https its name begins with `__Host-`.",
+        },
+        "csrf_token": {
+            "type": "apiKey",
+            "in": "header",
+            "name": "X-CSRF-Token",
+            "description": "What /api/sign-in answers; goes with the cookie and our own `Origin`.",
+        },
     }
     return made
 
 
-def document_routes(app: FastAPI) -> list[LeanRoute]:
+def document_routes(app: Starlette) -> list[LeanRoute]:
     """Both are made when they are first asked for: most processes never are."""
     made: dict[str, bytes] = {}
 
@@ -164,6 +219,6 @@ def document_routes(app: FastAPI) -> list[LeanRoute]:
         return Response(made["page"], media_type="text/html", headers=PAGE_HEADERS)
 
     return [
-        LeanRoute(path, handler, methods=["GET"], include_in_schema=False, response_model=None)
+        LeanRoute(path, handler, methods=["GET"])
         for path, handler in (("/api/openapi.json", openapi), ("/api/docs", docs))
     ]

@@ -141,14 +141,7 @@ def page_route(method: str, path: str, handler: Handler) -> LeanRoute:
         except (Problem, RollbookError, HTTPException) as error:
             return problem_page(problem_of(error))
 
-    return LeanRoute(
-        path,
-        page,
-        methods=[method],
-        name=handler.__name__,
-        response_model=None,
-        include_in_schema=False,
-    )
+    return LeanRoute(path, page, methods=[method], name=handler.__name__)
 
 
 def problem_page(problem: Problem) -> Response:

@@ -32,9 +32,14 @@ from rollbook.server.queries_accounts import (
     use_sign_in_link,
     user_by_email,
     user_by_id,
+    withdraw_sign_in_links,
 )
-from rollbook.server.queries_people import ROLES, PeopleQueries
-from rollbook.server.queries_search import EpisodeFilter, Page, SearchQueries
+from rollbook.server.queries_batches import BatchQueries
+from rollbook.server.queries_evals import EvalRunFilter, NewResult
+from rollbook.server.queries_people import ROLES
+from rollbook.server.queries_search import EpisodeFilter, Page
+from rollbook.server.queries_verify import VerifyQueries, verdict
+from rollbook.server.queries_webhooks import WebhookQueries
 from rollbook.server.rows import (
     ArtifactRow,
     AuditRow,
@@ -52,9 +57,18 @@ from rollbook.server.rows import (
     Usage,
     UserRow,
 )
+from rollbook.server.rows_evals import (
+    DeliveryRow,
+    EvalResultRow,
+    EvalRunHead,
+    EvalRunRow,
+    ScenarioRow,
+    Standing,
+    WebhookRow,
+)
 
 
-class Scope(SearchQueries, PeopleQueries):
+class Scope(VerifyQueries, BatchQueries, WebhookQueries):
     """Everything that belongs to one organisation, and nothing else. Lives as long as one transaction."""
 
 
@@ -62,22 +76,31 @@ __all__ = [
     "ROLES",
     "ArtifactRow",
     "AuditRow",
+    "DeliveryRow",
     "DeviceLoginRow",
     "DoomedObject",
     "EpisodeFilter",
     "EpisodeRow",
+    "EvalResultRow",
+    "EvalRunFilter",
+    "EvalRunHead",
+    "EvalRunRow",
     "InvitationRow",
     "KeyRow",
     "MemberRow",
     "MembershipRow",
+    "NewResult",
     "OrganisationRow",
     "Page",
     "PartRow",
+    "ScenarioRow",
     "Scope",
     "SessionRow",
+    "Standing",
     "UploadRow",
     "Usage",
     "UserRow",
+    "WebhookRow",
     "consume_device_login",
     "create_device_login",
     "create_organisation",
@@ -101,4 +124,6 @@ __all__ = [
     "use_sign_in_link",
     "user_by_email",
     "user_by_id",
+    "verdict",
+    "withdraw_sign_in_links",
 ]

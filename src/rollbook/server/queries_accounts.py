@@ -206,6 +206,13 @@ def use_sign_in_link(
     return None if user_id is None else user_by_id(connection, user_id)
 
 
+def withdraw_sign_in_links(connection: sa.Connection, user_id: str) -> int:
+    """Those that nobody has used; how many."""
+    return statements.delete(
+        connection, tables.sign_in_links, {"user_id": user_id, "used_at_us": None}
+    )
+
+
 def invitation_by_hash(
     connection: sa.Connection, token_hash: str, at_us: int | None = None
 ) -> InvitationRow | None:

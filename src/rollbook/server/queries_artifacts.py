@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from rollbook.errors import InvalidValue, QuotaExceeded
 from rollbook.server import statements, tables
+from rollbook.server.prepared import Prepared
 from rollbook.server.queries_scope import TenantScope
-from rollbook.server.rows import ArtifactRow, DoomedObject, PartRow, UploadRow, Usage, row_as
+from rollbook.server.rows import (
+    AnyRow,
+    ArtifactRow,
+    DoomedObject,
+    PartRow,
+    UploadRow,
+    Usage,
+    row_as,
+)
 from rollbook.server.statements import upsert
 from rollbook.server.storable import (
     LONGEST_INDEXED,
@@ -25,6 +34,7 @@ from rollbook.server.tables import new_id
 KINDS = ("video", "sensors", "actions")
 ARTIFACT_STATUSES = ("requested", "stored", "refused")
 """Asked for; its bytes are there and were checked; its bytes came and were not what they should be."""
+RENDITIONS = ("pending", "ready", "failed")
 MOST_PARTS = 10_000
 _CHANGEABLE = (
     "status",
@@ -36,10 +46,17 @@ _CHANGEABLE = (
     "detail",
     "requested_at_us",
     "uploaded_at_us",
+    "etag",
+    "rendition",
+    "rendition_key",
+    "rendition_tries",
 )
 
 
 class ArtifactQueries(TenantScope):
+    _usage: Usage | None = None
+    """As it is in this transaction, until it changes."""
+
     def artifact(self, episode_id: str, kind: str) -> ArtifactRow | None:
         row = self._first(tables.artifacts, episode_id=episode_id, kind=kind)
         return None if row is None else row_as(ArtifactRow, row)
@@ -64,6 +81,8 @@ class ArtifactQueries(TenantScope):
         _check_artifact(changes)
         if changes:
             self._update(tables.artifacts, changes, episode_id=episode_id, kind=kind)
+            if changes.get("rendition_key", row.rendition_key) != row.rendition_key:
+                self._doom([DoomedObject(row.rendition_key)] if row.rendition_key else [])
             self._update(tables.episodes, {"updated_at_us": self._now_us()}, id=episode_id)
         self._count(bytes_=(changes.get("size", row.size) or 0) - (row.size or 0))
         return self.artifact(episode_id, kind)
@@ -72,12 +91,64 @@ class ArtifactQueries(TenantScope):
         """Those that an artifact or an upload under way needs; any other blob is an orphan."""
         wanted = list(object_keys)
         found: set[str] = set()
-        for table in (tables.artifacts, tables.uploads):
-            query = sa.select(table.c.object_key).where(
-                self._mine(table), table.c.object_key.in_(wanted)
-            )
+        for table, column in (
+            (tables.artifacts, tables.artifacts.c.object_key),
+            (tables.artifacts, tables.artifacts.c.rendition_key),
+            (tables.uploads, tables.uploads.c.object_key),
+        ):
+            query = sa.select(column).where(self._mine(table), column.in_(wanted))
             found.update(self._connection.execute(query).scalars())
         return found
+
+    # ------------------------------------------------------------------------------------ renditions
+
+    def begin_rendition(self, most_tries: int) -> ArtifactRow | None:
+        """The one that has waited longest, with this try counted: whatever brings the server down brings it down only
+        so often. None when nothing waits."""
+        table = tables.artifacts
+        query = (
+            sa.select(table)
+            .where(self._mine(table), table.c.rendition == "pending")
+            .order_by(table.c.requested_at_us)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+        )
+        while (row := self._connection.execute(query).first()) is not None:
+            artifact = row_as(ArtifactRow, row)
+            tries = artifact.rendition_tries or 0
+            if tries < most_tries:
+                self._set_rendition(artifact, {"rendition_tries": tries + 1})
+                return artifact
+            detail = f"{artifact.detail}; transcoding it was tried {tries} times and never ended"
+            self._set_rendition(artifact, {"rendition": "failed", "detail": detail})
+        return None
+
+    def end_rendition(self, artifact: ArtifactRow, status: str, detail: str | None) -> bool:
+        """Whether its blob is needed: not when the episode was deleted or its bytes replaced in the meantime."""
+        checked_choice("artifact", "rendition", status, RENDITIONS)
+        self._set_rendition(artifact, {"rendition": status, "detail": detail})
+        now = self.artifact(artifact.episode_id, artifact.kind)
+        return now is not None and (now.rendition, now.rendition_key) == (
+            "ready",
+            artifact.rendition_key,
+        )
+
+    def renew_rendition(self, artifact: ArtifactRow) -> None:
+        """To be made, with as many tries as the first time."""
+        again = {"rendition": "pending", "rendition_tries": None}
+        where = {"kind": artifact.kind, "rendition_key": artifact.rendition_key}
+        self._update(tables.artifacts, again, episode_id=artifact.episode_id, **where)
+
+    def _set_rendition(self, artifact: ArtifactRow, changes: dict[str, Any]) -> None:
+        """Only while it is the rendition of these bytes and waits."""
+        self._update(
+            tables.artifacts,
+            changes,
+            episode_id=artifact.episode_id,
+            kind=artifact.kind,
+            rendition_key=artifact.rendition_key,
+            rendition="pending",
+        )
 
     # ------------------------------------------------------------------------------------- multipart
 
@@ -189,14 +260,10 @@ class ArtifactQueries(TenantScope):
     # ---------------------------------------------------------------------------------------- quota
 
     def quota_usage(self) -> Usage:
-        kept, owner = tables.usage, tables.organisations
-        query = (
-            sa.select(kept.c.episodes, kept.c.bytes, owner.c.quota_episodes, owner.c.quota_bytes)
-            .join(owner, owner.c.id == kept.c.org_id)
-            .where(self._mine(kept))
-        )
-        row = self._connection.execute(query).first()
-        return Usage(0, 0, None, None) if row is None else row_as(Usage, row)
+        if self._usage is None:
+            row = _USAGE.first(self._connection, {"org_id": self.org_id})
+            self._usage = Usage(0, 0, None, None) if row is None else row_as(Usage, row)
+        return self._usage
 
     def check_quota(
         self,
@@ -230,6 +297,7 @@ class ArtifactQueries(TenantScope):
         counted = {"episodes": episodes.scalar_subquery(), "bytes": total.scalar_subquery()}
         statement = sa.update(tables.usage).where(self._mine(tables.usage)).values(**counted)
         self._connection.execute(statement)
+        self._usage = None
         return self.quota_usage()
 
     # ---------------------------------------------------------------------------------------- within
@@ -238,6 +306,13 @@ class ArtifactQueries(TenantScope):
         self, episode_id: str, requested: Sequence[tuple[str, str, str]]
     ) -> tuple[ArtifactRow, ...]:
         """In the order in which they are read back."""
+        rows = self._new_artifacts(episode_id, requested)
+        statements.insert(self._connection, tables.artifacts, rows)
+        return tuple(map(as_artifact, rows))
+
+    def _new_artifacts(
+        self, episode_id: str, requested: Sequence[tuple[str, str, str]]
+    ) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         for kind, object_key, content_type in sorted(requested):
             row: dict[str, Any] = dict.fromkeys(tables.artifacts.c.keys())
@@ -249,16 +324,18 @@ class ArtifactQueries(TenantScope):
             checked_text("artifact", "object_key", object_key, LONGEST_INDEXED)
             checked_text("artifact", "content_type", content_type)
             rows.append(row)
-        statements.insert(self._connection, tables.artifacts, rows)
-        return tuple(
-            ArtifactRow(**{name: value for name, value in row.items() if name != "org_id"})
-            for row in rows
-        )
+        return rows
 
     def _artifacts_of(self, episode_ids: Sequence[str]) -> dict[str, tuple[ArtifactRow, ...]]:
         theirs: dict[str, tuple[ArtifactRow, ...]] = dict.fromkeys(episode_ids, ())
-        asked = {"org_id": self.org_id, "episode_ids": list(episode_ids)}
-        for row in self._connection.execute(_ARTIFACTS_OF, asked):
+        asked = {"org_id": self.org_id, "episode_ids": list(theirs)}
+        found: Iterable[AnyRow]
+        if len(theirs) == 1:
+            [only] = theirs
+            found = _ARTIFACTS_OF_ONE.all(self._connection, {**asked, "episode_id": only})
+        else:
+            found = self._connection.execute(_ARTIFACTS_OF, asked)
+        for row in found:
             theirs[row.episode_id] += (row_as(ArtifactRow, row),)
         return theirs
 
@@ -266,7 +343,12 @@ class ArtifactQueries(TenantScope):
         """Noted and no longer counted; the rows themselves go with the episode."""
         artifacts = self._artifacts_of([episode_id])[episode_id]
         self._count(bytes_=-sum(artifact.size or 0 for artifact in artifacts))
-        doomed = [DoomedObject(artifact.object_key) for artifact in artifacts]
+        doomed = [
+            DoomedObject(key)
+            for artifact in artifacts
+            for key in (artifact.object_key, artifact.rendition_key)
+            if key is not None
+        ]
         query = sa.select(tables.uploads).where(
             self._mine(tables.uploads),
             tables.uploads.c.episode_id == episode_id,
@@ -286,16 +368,40 @@ class ArtifactQueries(TenantScope):
     def _count(self, *, episodes: int = 0, bytes_: int = 0) -> None:
         if episodes or bytes_:
             more = {"of": self.org_id, "more_episodes": episodes, "more_bytes": bytes_}
-            self._connection.execute(_COUNT, more)
+            _COUNT.run(self._connection, more)
+            self._usage = None
 
 
-_COUNT = (
+def as_artifact(row: Mapping[str, Any]) -> ArtifactRow:
+    """From the columns it was written with."""
+    return ArtifactRow(**{name: value for name, value in row.items() if name != "org_id"})
+
+
+_COUNT = Prepared(
     sa.update(tables.usage)
     .where(tables.usage.c.org_id == sa.bindparam("of"))
     .values(
         episodes=tables.usage.c.episodes + sa.bindparam("more_episodes", type_=sa.BigInteger),
         bytes=tables.usage.c.bytes + sa.bindparam("more_bytes", type_=sa.BigInteger),
     )
+)
+_USAGE = Prepared(
+    sa.select(
+        tables.usage.c.episodes,
+        tables.usage.c.bytes,
+        tables.organisations.c.quota_episodes,
+        tables.organisations.c.quota_bytes,
+    )
+    .join(tables.organisations, tables.organisations.c.id == tables.usage.c.org_id)
+    .where(tables.usage.c.org_id == sa.bindparam("org_id"))
+)
+_ARTIFACTS_OF_ONE = Prepared(
+    sa.select(tables.artifacts)
+    .where(
+        tables.artifacts.c.org_id == sa.bindparam("org_id"),
+        tables.artifacts.c.episode_id == sa.bindparam("episode_id"),
+    )
+    .order_by(tables.artifacts.c.kind)
 )
 _ARTIFACTS_OF = (
     sa.select(tables.artifacts)
@@ -307,6 +413,9 @@ _ARTIFACTS_OF = (
 )
 
 
+_WHOLE = ("size", "requested_at_us", "uploaded_at_us", "rendition_tries")
+
+
 def _check_artifact(changes: dict[str, Any]) -> None:
     for name, value in changes.items():
         if name not in _CHANGEABLE:
@@ -314,7 +423,9 @@ def _check_artifact(changes: dict[str, Any]) -> None:
             raise InvalidValue(record="artifact", field="field", value=name, expected=expected)
         if name == "status":
             checked_choice("artifact", name, value, ARTIFACT_STATUSES)
-        elif value is not None and name in ("size", "requested_at_us", "uploaded_at_us"):
+        elif name == "rendition" and value is not None:
+            checked_choice("artifact", name, value, RENDITIONS)
+        elif value is not None and name in _WHOLE:
             checked_whole("artifact", name, value)
         elif value is not None and name != "playable":
             checked_text("artifact", name, value, LONGEST_TEXT)

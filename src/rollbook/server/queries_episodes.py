@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
@@ -18,19 +19,14 @@ from rollbook.server.episode_values import (
     failure_time_within,
     merged_metadata,
 )
+from rollbook.server.prepared import Prepared
 from rollbook.server.queries_artifacts import ArtifactQueries
-from rollbook.server.rows import AnyRow, ArtifactRow, DoomedObject, EpisodeRow, row_as
+from rollbook.server.rows import AnyRow, ArtifactRow, DoomedObject, EpisodeRow, Usage, row_as
 from rollbook.server.storable import checked_text
 from rollbook.server.terms import terms_of
 
 LONGEST_IDEMPOTENCY_KEY = 255
 _TERMS_AT_ONCE = 100
-
-_ADD_TERMS = sa.text(
-    "INSERT INTO episode_terms (org_id, term, created_at_us, episode_id) "
-    "SELECT :org_id, term, :created_at_us, :episode_id FROM unnest(CAST(:terms AS text[])) AS term"
-)
-"""PostgreSQL takes them all in one statement; to SQLite, many small ones are as good."""
 
 RequestedArtifact: TypeAlias = "tuple[str, str, str]"
 """Kind, object key, content type."""
@@ -51,10 +47,8 @@ class EpisodeQueries(ArtifactQueries):
             first = self._claim(*idempotency, episode_id=row["id"])
             if first is not None:
                 return first
-        self._insert(tables.episodes, row)
+        self._insert_episode(row, terms_of(row["metadata"], row["tags"]))
         requested = self._insert_artifacts(row["id"], artifacts)
-        self._add_terms(row["id"], now, terms_of(row["metadata"], row["tags"]))
-        self._count(episodes=1)
         del row["name_search"]
         return EpisodeRow(
             org_id=self.org_id,
@@ -183,28 +177,49 @@ class EpisodeQueries(ArtifactQueries):
         differing = {
             name: value for name, value in changes.items() if not _same(value, row._mapping[name])
         }
-        if differing:
-            will_be["updated_at_us"] = differing["updated_at_us"] = self._now_us()
-            self._update(tables.episodes, differing, id=row.id)
-            self._retell_terms(row, will_be)
         del will_be["name_search"]
-        return EpisodeRow(**will_be, artifacts=self._artifacts_of([row.id])[row.id])
-
-    def _retell_terms(self, row: AnyRow, will_be: dict[str, Any]) -> None:
+        if not differing:
+            return EpisodeRow(**will_be, artifacts=self._artifacts_of([row.id])[row.id])
+        will_be["updated_at_us"] = differing["updated_at_us"] = self._now_us()
         old = terms_of(row._mapping["metadata"], row.tags)
         new = terms_of(will_be["metadata"], will_be["tags"])
         self._remove_terms(row, old - new)
-        self._add_terms(row.id, row.created_at_us, new - old)
+        return EpisodeRow(**will_be, artifacts=self._update_episode(row, differing, new - old))
+
+    def _insert_episode(self, row: dict[str, Any], terms: Iterable[str]) -> None:
+        """With its terms, and counted. In one message to PostgreSQL; to SQLite, many small ones are as good."""
+        row = {"org_id": self.org_id, **row}
+        if self._is_postgres:
+            place = _term_place(self.org_id, row["id"], row["created_at_us"])
+            given = {**row, "new_terms": sorted(terms), **place}
+            usage = _insert_on_postgres(tuple(row)).first(self._connection, given)
+            self._usage = None if usage is None else row_as(Usage, usage)
+        else:
+            statements.insert(self._connection, tables.episodes, row)
+            self._add_terms(row["id"], row["created_at_us"], terms)
+            self._count(episodes=1)
+
+    def _update_episode(
+        self, row: AnyRow, changes: dict[str, Any], terms: Iterable[str]
+    ) -> tuple[ArtifactRow, ...]:
+        """With the terms that are new; gives the artifacts, which nobody adds to while the row is locked."""
+        if not self._is_postgres:
+            self._update(tables.episodes, changes, id=row.id)
+            self._add_terms(row.id, row.created_at_us, terms)
+            return self._artifacts_of([row.id])[row.id]
+        place = _term_place(self.org_id, row.id, row.created_at_us)
+        given = {**changes, "new_terms": sorted(terms), **place}
+        found = _update_on_postgres(tuple(changes)).all(self._connection, given)
+        return tuple(row_as(ArtifactRow, artifact) for artifact in found)
 
     def _add_terms(self, episode_id: str, created_at_us: int, terms: Iterable[str]) -> None:
         where = {"org_id": self.org_id, "created_at_us": created_at_us, "episode_id": episode_id}
-        if self._is_postgres:
-            self._connection.execute(_ADD_TERMS, {**where, "terms": sorted(terms)})
-        else:
-            rows = [{**where, "term": term} for term in sorted(terms)]
-            statements.insert(self._connection, tables.episode_terms, rows)
+        rows = [{**where, "term": term} for term in sorted(terms)]
+        statements.insert(self._connection, tables.episode_terms, rows)
 
-    def _remove_terms(self, row: AnyRow, terms: Iterable[str]) -> None:
+    def _remove_terms(self, row: AnyRow, terms: Collection[str]) -> None:
+        if not terms:
+            return
         table = tables.episode_terms
         here = sa.and_(
             self._mine(table),
@@ -227,3 +242,67 @@ def _same(one: object, other: object) -> bool:
     if isinstance(one, dict | list):
         return to_json(one) == to_json(other)
     return one == other
+
+
+# --------------------------------------------------------------------------- one message to PostgreSQL
+
+
+@lru_cache
+def _insert_on_postgres(columns: tuple[str, ...]) -> Prepared:
+    """An episode, its terms, and one more in the count of its organisation; gives the usage as it is then."""
+    owner, kept = tables.organisations, tables.usage
+    made = sa.insert(tables.episodes).values(_bound(columns)).inline()
+    counted = (
+        sa.update(kept)
+        .where(kept.c.org_id == sa.bindparam("term_org"))
+        .values(episodes=kept.c.episodes + 1)
+        .returning(kept.c.org_id, kept.c.episodes, kept.c.bytes)
+        .cte("counted")
+    )
+    usage = sa.select(
+        counted.c.episodes, counted.c.bytes, owner.c.quota_episodes, owner.c.quota_bytes
+    ).join(owner, owner.c.id == counted.c.org_id)
+    return Prepared(usage.add_cte(made.cte("made"), _insert_terms()))
+
+
+@lru_cache
+def _update_on_postgres(columns: tuple[str, ...]) -> Prepared:
+    """An episode and the terms it has from now on; gives its artifacts."""
+    episode, artifact = tables.episodes, tables.artifacts
+    of_tenant = sa.bindparam("term_org", type_=sa.Text)
+    it = sa.bindparam("term_episode", type_=sa.Text)
+    changed = (
+        sa.update(episode)
+        .where(episode.c.org_id == of_tenant, episode.c.id == it)
+        .values(_bound(columns))
+    )
+    artifacts = (
+        sa.select(artifact)
+        .where(artifact.c.org_id == of_tenant, artifact.c.episode_id == it)
+        .order_by(artifact.c.kind)
+    )
+    return Prepared(artifacts.add_cte(changed.cte("changed"), _insert_terms()))
+
+
+def _insert_terms() -> sa.CTE:
+    term = sa.func.unnest(sa.bindparam("new_terms", type_=sa.ARRAY(sa.Text))).column_valued("term")
+    rows = sa.select(
+        sa.bindparam("term_org", type_=sa.Text),
+        term,
+        sa.bindparam("term_created_at_us", type_=sa.BigInteger),
+        sa.bindparam("term_episode", type_=sa.Text),
+    )
+    columns = ["org_id", "term", "created_at_us", "episode_id"]
+    return sa.insert(tables.episode_terms).from_select(columns, rows).inline().cte("listed")
+
+
+def _term_place(org_id: str, episode_id: str, created_at_us: int) -> dict[str, Any]:
+    return {
+        "term_org": org_id,
+        "term_created_at_us": created_at_us,
+        "term_episode": episode_id,
+    }
+
+
+def _bound(columns: tuple[str, ...]) -> dict[str, sa.BindParameter[Any]]:
+    return {name: sa.bindparam(name, type_=tables.episodes.c[name].type) for name in columns}

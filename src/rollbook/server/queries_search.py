@@ -2,6 +2,10 @@
 
 Every filter that is an equality has an index that ends in the order of the list, so a page is read off it from the
 newest on. Where there are several, the one with the fewest episodes leads and the others are looked up for each of its.
+Where even that one has many, SQLite walks all of their lists side by side; PostgreSQL knows best itself.
+
+No query depends on statistics: which index is to be taken is said by its shape, so that the first search after a large
+import is as quick as any.
 """
 
 from __future__ import annotations
@@ -11,9 +15,9 @@ import binascii
 import dataclasses
 import heapq
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.sql.operators import custom_op
@@ -22,8 +26,9 @@ from rollbook.digest import digest_of
 from rollbook.errors import InvalidValue
 from rollbook.server import tables
 from rollbook.server.episode_values import SOURCES, STATUSES
+from rollbook.server.prepared import Prepared
 from rollbook.server.queries_episodes import EpisodeQueries
-from rollbook.server.rows import EpisodeRow
+from rollbook.server.rows import AnyRow, EpisodeRow
 from rollbook.server.storable import checked_choice, checked_whole, is_storable
 from rollbook.server.terms import Scalar, tag_term, value_terms
 
@@ -125,8 +130,12 @@ class SearchQueries(EpisodeQueries):
         return Page(found, more)
 
     def _places(self, wanted: EpisodeFilter, after: _Place | None, limit: int) -> list[_Place]:
+        if self._is_postgres:
+            self._connection.exec_driver_sql(_WALK)
         leads = _leads(wanted)
-        lead = leads[0] if len(leads) == 1 else self._fewest(leads, wanted)
+        lead, count = (leads[0], 0) if len(leads) == 1 else self._fewest(leads, wanted)
+        if count >= _ENOUGH_TO_COMPARE and not self._is_postgres:
+            return self._run(self._side_by_side(wanted, leads, after), limit)
         others = [each for each in leads if each is not lead]
         if lead is None or not lead.terms:
             return self._run(self._from_episodes(wanted, lead, others, after), limit)
@@ -138,16 +147,18 @@ class SearchQueries(EpisodeQueries):
         return list(dict.fromkeys(merged))[:limit]
 
     def _rows_at(self, places: list[_Place]) -> list[EpisodeRow]:
-        table = tables.episodes
-        query = sa.select(table).where(
-            self._mine(table), table.c.id.in_([place.id for place in places])
-        )
+        if not places:
+            return []
         order = {place.id: number for number, place in enumerate(places)}
-        rows = self._connection.execute(query).all() if places else []
+        statement, ids = (
+            (_ROWS_ON_POSTGRES, list(order)) if self._is_postgres else (_ROWS, json.dumps([*order]))
+        )
+        rows = statement.all(self._connection, {"org_id": self.org_id, "ids": ids})
         return self._with_artifacts(sorted(rows, key=lambda row: order[row.id]))
 
-    def _run(self, query: sa.Select[Any], limit: int) -> list[_Place]:
-        return [_Place(*row) for row in self._connection.execute(query.limit(limit))]
+    def _run(self, query: _Places, limit: int) -> list[_Place]:
+        rows: Iterable[AnyRow] = self._connection.execute(query.limit(limit))
+        return [_Place(*row) for row in rows]
 
     def _from_episodes(
         self,
@@ -184,13 +195,35 @@ class SearchQueries(EpisodeQueries):
         query = sa.select(listed.c.created_at_us, listed.c.episode_id).where(*conditions)
         return query.order_by(listed.c.created_at_us.desc(), listed.c.episode_id.desc())
 
+    def _side_by_side(
+        self, wanted: EpisodeFilter, leads: list[_Lead], after: _Place | None
+    ) -> _Places:
+        """What stands in all of the lists. Each is in order already, so SQLite merges them from the top and stops when
+        the page is full."""
+        listed, episode = tables.episode_terms, tables.episodes
+        lists = []
+        for lead in leads:
+            if lead.column is not None:
+                conditions = [self._mine(episode), episode.c[lead.column] == lead.value]
+                lists.append(_list(episode, episode.c.id, conditions, wanted, after))
+            else:
+                conditions = [self._mine(listed), listed.c.term.in_(lead.terms)]
+                lists.append(_list(listed, listed.c.episode_id, conditions, wanted, after))
+        rest = self._of_columns(wanted, [])
+        if rest:
+            conditions = [self._mine(episode), *rest]
+            lists.append(_list(episode, episode.c.id, conditions, wanted, after))
+        both = sa.intersect(*lists)
+        created, place = both.selected_columns
+        return both.order_by(created.desc(), place.desc())
+
     def _of_columns(
         self, wanted: EpisodeFilter, others: list[_Lead]
     ) -> list[sa.ColumnElement[bool]]:
         """What is looked up in the row of an episode that was found by the lead."""
         table = tables.episodes
         conditions = [
-            self._unindexed(table.c[each.column]) == each.value
+            self._looked_up(table.c[each.column], each.value)
             for each in others
             if each.column is not None
         ]
@@ -217,11 +250,13 @@ class SearchQueries(EpisodeQueries):
             .exists()
         )
 
-    def _fewest(self, leads: list[_Lead], wanted: EpisodeFilter) -> _Lead | None:
-        """Counted up to a bound: beyond it, any one leads to a full page soon enough."""
+    def _fewest(self, leads: list[_Lead], wanted: EpisodeFilter) -> tuple[_Lead | None, int]:
+        """With how many it has, counted up to a bound."""
         if not leads:
-            return None
-        return min(leads, key=lambda lead: self._count_up_to_bound(lead, wanted))
+            return None, 0
+        counts = [self._count_up_to_bound(lead, wanted) for lead in leads]
+        least = min(counts)
+        return leads[counts.index(least)], least
 
     def _count_up_to_bound(self, lead: _Lead, wanted: EpisodeFilter) -> int:
         if lead.column is not None:
@@ -236,11 +271,62 @@ class SearchQueries(EpisodeQueries):
         counted = sa.select(sa.func.count()).select_from(some.subquery())
         return self._connection.execute(counted).scalar_one()
 
-    def _unindexed(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        """SQLite, which keeps no statistics of ours, is told which index not to take. PostgreSQL knows better."""
+    def _looked_up(self, column: sa.ColumnElement[Any], value: object) -> sa.ColumnElement[bool]:
+        """An equality in words that no index answers: the lead is the one that is to be walked."""
         if self._is_postgres:
-            return column
-        return sa.UnaryExpression(column, operator=custom_op("+"), type_=column.type)
+            return column.is_not_distinct_from(value)
+        return sa.UnaryExpression(column, operator=custom_op("+"), type_=column.type) == value
+
+
+_Places: TypeAlias = "sa.Select[Any] | sa.CompoundSelect[Any]"
+_WALK = "; ".join(
+    f"SET LOCAL {name} = {value}"
+    for name, value in (
+        ("enable_sort", "off"),
+        ("enable_seqscan", "off"),
+        ("enable_bitmapscan", "off"),
+        ("max_parallel_workers_per_gather", "0"),
+        ("jit", "off"),
+    )
+)
+"""An index in the order of the list is walked until the page is full. PostgreSQL would at times rather read and sort
+everything, when it has no statistics yet or knows nothing of how filters go together."""
+_IDS = sa.bindparam("ids", type_=sa.Text)
+_ROWS = Prepared(
+    sa.select(tables.episodes).where(
+        tables.episodes.c.org_id == sa.bindparam("org_id"),
+        tables.episodes.c.id.in_(sa.select(sa.func.json_each(_IDS).table_valued("value").c.value)),
+    )
+)
+
+
+def _rows_on_postgres() -> Prepared:
+    """Each looked up on its own: of many at once, it may believe that reading all rows of the tenant is cheaper."""
+    table = tables.episodes
+    ids = sa.bindparam("ids", type_=sa.ARRAY(sa.Text))
+    wanted = sa.func.unnest(ids).table_valued("id").render_derived(name="wanted")
+    one = (
+        sa.select(table)
+        .where(table.c.org_id == sa.bindparam("org_id"), table.c.id == wanted.c.id)
+        .limit(sa.literal_column("1"))
+        .lateral("one")
+    )
+    return Prepared(sa.select(one).select_from(sa.join(wanted, one, sa.true())))
+
+
+_ROWS_ON_POSTGRES = _rows_on_postgres()
+
+
+def _list(
+    table: sa.Table,
+    id_column: sa.ColumnElement[str],
+    conditions: list[sa.ColumnElement[bool]],
+    wanted: EpisodeFilter,
+    after: _Place | None,
+) -> sa.Select[Any]:
+    within = _within(table, id_column, wanted, after)
+    created = table.c.created_at_us.label("created_at_us")
+    return sa.select(created, id_column.label("place_id")).where(*conditions, *within)
 
 
 def _leads(wanted: EpisodeFilter) -> list[_Lead]:

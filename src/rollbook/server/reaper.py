@@ -20,6 +20,7 @@ from rollbook.server.context import ServerContext
 from rollbook.server.db import NOBODY
 from rollbook.server.logs import frames_of
 from rollbook.server.queries import EpisodeRow, Scope, delete_expired, organisation_ids
+from rollbook.server.webhook_events import announce_run
 
 _AT_ONCE = 100
 _KEYS_AT_ONCE = 500
@@ -37,6 +38,8 @@ class Reaped:
     leftovers: int = 0
     expired: int = 0
     idempotency_keys: int = 0
+    eval_runs: int = 0
+    deliveries: int = 0
 
 
 async def keep_reaping(context: ServerContext) -> None:
@@ -99,6 +102,11 @@ async def _reap_organisation(context: ServerContext, org_id: str, reaped: Reaped
     reaped.idempotency_keys += await context.write_for(
         org_id, lambda scope: scope.forget_idempotency_keys(old_us)
     )
+    reaped.eval_runs += await _give_up_runs(context, org_id)
+    told_us = now - int(settings.webhook_log_s * 1e6)
+    reaped.deliveries += await context.write_for(
+        org_id, lambda scope: scope.forget_deliveries(told_us)
+    )
 
 
 async def _abandon(context: ServerContext, org_id: str, before_us: int) -> int:
@@ -148,6 +156,27 @@ async def _give_up_uploads(context: ServerContext, org_id: str, before_us: int) 
         count += given_up
         if given_up < _AT_ONCE:
             break
+    return count
+
+
+async def _give_up_runs(context: ServerContext, org_id: str) -> int:
+    """Failed, with the results that came. A runner that does come back goes on where it was."""
+    before_us = context.clock() - int(context.settings.reap_runs_after_s * 1e6)
+
+    def give_up(scope: Scope) -> tuple[int, bool]:
+        told = False
+        stale = scope.stale_eval_runs(before_us, _AT_ONCE)
+        for run in stale:
+            failed = scope.change_eval_run(run.id, {"status": "failed"})
+            told |= failed is not None and announce_run(scope, context.settings, failed)
+        return len(stale), told
+
+    count, given_up = 0, _AT_ONCE
+    while given_up == _AT_ONCE:
+        given_up, told = await context.write_for(org_id, give_up)
+        count += given_up
+        if told:
+            context.deliveries_wanted.put_nowait(org_id)
     return count
 
 

@@ -24,6 +24,7 @@ Action: TypeAlias = Literal[
     "change_roles",
     "remove_members",
     "see_audit_log",
+    "manage_webhooks",
 ]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
@@ -43,6 +44,7 @@ PEOPLE_MAY: Mapping[Action, tuple[str, ...]] = MappingProxyType(
         "change_roles": _ADMINS,
         "remove_members": _ADMINS,
         "see_audit_log": _ADMINS,
+        "manage_webhooks": _ADMINS,
     }
 )
 """A viewer's keys only read."""
@@ -59,6 +61,7 @@ KEYS_MAY: Mapping[Action, tuple[str, ...]] = MappingProxyType(
         "change_roles": (),
         "remove_members": (),
         "see_audit_log": (),
+        "manage_webhooks": (),
     }
 )
 

@@ -41,6 +41,12 @@ class ArtifactRow:
     detail: str | None
     requested_at_us: int
     uploaded_at_us: int | None
+    etag: str | None
+    """With the size and the time, what tells bytes that were checked from others put in their place."""
+    rendition: str | None
+    """Of a video that browsers do not play: whether a copy that they do is `pending`, `ready` or `failed`."""
+    rendition_key: str | None
+    rendition_tries: int | None
 
 
 @dataclass(frozen=True, slots=True)

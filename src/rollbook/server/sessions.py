@@ -31,7 +31,7 @@ from rollbook.server.responses import Problem
 
 SESSION_LASTS_S = 14 * 24 * 3600
 CSRF_HEADER = "x-csrf-token"
-_COOKIE = "rollbook_session"
+COOKIE = "rollbook_session"
 _LONGEST_TOKEN = 100
 _CHANGES_NOTHING = ("GET", "HEAD", "OPTIONS")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
@@ -146,7 +146,7 @@ def clear_cookie(request: Request, response: Response) -> None:
 
 def cookie_name(request: Request) -> str:
     """Over https a browser takes the longer name from this very host only, not from a neighbour in its domain."""
-    return f"__Host-{_COOKIE}" if is_https(request) else _COOKIE
+    return f"__Host-{COOKIE}" if is_https(request) else COOKIE
 
 
 def is_https(request: Request) -> bool:

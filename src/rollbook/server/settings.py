@@ -48,9 +48,16 @@ class Settings:
     quota_episodes: int | None = None
     """Per organisation, unless it has a limit of its own; None is no limit."""
     quota_bytes: int | None = None
-    requests_per_s: float | None = None
-    """Of one API key, on average; None is no limit."""
-    requests_burst: int = 200
+    requests_per_s: float = 1000.0
+    """Of one API key or one person, on average; 0 is no limit. Far more than a fleet sends, and little enough that a
+    program gone wild leaves something to the others."""
+    requests_burst: int = 5000
+    transcode_videos: bool = True
+    """Make a copy that browsers play of every video that they do not, after its episode was finalized."""
+    transcode_limit_bytes: int = 2 << 30
+    """Of a video to transcode, and of the copy; a larger one is marked not playable."""
+    transcode_limit_s: float = 1800.0
+    """Of its length."""
     sign_ins_per_minute: int = 10
     """Attempts from one address or for one account."""
 
@@ -60,7 +67,20 @@ class Settings:
     """A recording that nobody touched for so long has failed."""
     find_orphans_every_s: float = 86_400.0
     """Every blob is listed for it, which S3 charges for."""
-    idempotency_ttl_s: float = 7 * 86_400.0
+    idempotency_ttl_s: float = 90 * 86_400.0
+    """A robot that was without network for a season must not deliver an episode twice."""
+    reap_runs_after_s: float = 7 * 86_400.0
+    """An eval run that nobody touched for so long has failed."""
+    webhooks_to_private: bool = False
+    """Webhooks may lead to loopback and private networks. Whoever may make one can then reach what this server can."""
+    webhook_timeout_s: float = 15.0
+    webhook_attempts: int = 8
+    webhook_retry_s: float = 10.0
+    """Until the second attempt; then four times as long each time, up to six hours."""
+    webhook_poll_s: float = 30.0
+    """How often a process looks for what others left undelivered; 0 leaves deliveries to other processes."""
+    webhook_log_s: float = 30 * 86_400.0
+    """How long the log of deliveries is kept."""
     shutdown_grace_s: int = 30
     """What requests under way may still take when the server is told to stop."""
 
@@ -203,19 +223,30 @@ _WHOLE = {
     "requests_burst": 1,
     "sign_ins_per_minute": 1,
     "shutdown_grace_s": 0,
+    "transcode_limit_bytes": 1,
+    "webhook_attempts": 1,
 }
 _REAL = {
-    "requests_per_s": 0.001,
+    "requests_per_s": 0,
     "reap_every_s": 0,
     "reap_after_s": 0,
     "find_orphans_every_s": 0,
     "idempotency_ttl_s": 0,
+    "transcode_limit_s": 0,
+    "reap_runs_after_s": 0,
+    "webhook_timeout_s": 0.1,
+    "webhook_retry_s": 0,
+    "webhook_poll_s": 0,
+    "webhook_log_s": 0,
 }
 """The least that each may be."""
+_FLAGS = ("transcode_videos", "webhooks_to_private")
 
 
 def _check_numbers(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
+        if name in _FLAGS and not isinstance(value, bool):
+            raise ConfigurationError(message=f"{name} is {value!r}; expected true or false")
         least = _WHOLE.get(name, _REAL.get(name))
         if least is None:
             continue

@@ -5,13 +5,14 @@ Conditions are equalities. Their parameters are called `is_<column>`, apart from
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
+from rollbook.server.prepared import Prepared
 from rollbook.server.rows import AnyRow
 from rollbook.server.storable import is_storable
 
@@ -26,20 +27,20 @@ def first(
     """`lock`: nobody else changes the row until this transaction ends. SQLite has one writer anyway."""
     if not can_be_stored(equal):
         return None
-    statement = _select(table, *_names(equal), lock)
-    return connection.execute(statement, _parameters(equal)).first()
+    return _select(table, *_names(equal), lock).first(connection, _parameters(equal))
 
 
 def insert(connection: sa.Connection, table: sa.Table, rows: dict[str, Any] | list[Any]) -> None:
     """All rows with the same columns."""
-    if rows:
-        connection.execute(_insert(table), rows)
+    if isinstance(rows, dict):
+        _insert(table, tuple(rows)).run(connection, rows)
+    elif rows:
+        _insert(table, tuple(rows[0])).run_many(connection, rows)
 
 
 def insert_new(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
     """False where a row with the same key stands already, also one that someone else is just writing."""
-    statement = _insert_new(table, connection.dialect.name, tuple(row))
-    return connection.execute(statement, row).first() is not None
+    return _insert_new(table, connection.dialect.name, tuple(row)).run(connection, row) == 1
 
 
 def update(
@@ -52,14 +53,13 @@ def update(
     if not can_be_stored(equal):
         return 0
     statement = _update(table, tuple(values), *_names(equal))
-    return connection.execute(statement, {**values, **_parameters(equal)}).rowcount
+    return statement.run(connection, {**values, **_parameters(equal)})
 
 
 def delete(connection: sa.Connection, table: sa.Table, equal: Mapping[str, object]) -> int:
     if not can_be_stored(equal):
         return 0
-    statement = _delete(table, *_names(equal))
-    return connection.execute(statement, _parameters(equal)).rowcount
+    return _delete(table, *_names(equal)).run(connection, _parameters(equal))
 
 
 def can_be_stored(equal: Mapping[str, object]) -> bool:
@@ -69,39 +69,42 @@ def can_be_stored(equal: Mapping[str, object]) -> bool:
 
 def upsert(dialect: str, table: sa.Table) -> Any:
     """An insert that may say what to do about a conflict, which each database spells in its own dialect."""
-    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+    return importlib.import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
 
 
 # ---------------------------------------------------------------------------------------- built once
 
 
 @lru_cache(_KEPT)
-def _select(table: sa.Table, given: Names, missing: Names, lock: bool) -> sa.Select[Any]:
+def _select(table: sa.Table, given: Names, missing: Names, lock: bool) -> Prepared:
     query = sa.select(table).where(*_conditions(table, given, missing))
-    return query.with_for_update() if lock else query
+    return Prepared(query.with_for_update() if lock else query)
 
 
 @lru_cache(_KEPT)
-def _insert(table: sa.Table) -> sa.Insert:
-    return sa.insert(table)
+def _insert(table: sa.Table, columns: Names) -> Prepared:
+    return Prepared(sa.insert(table).values(_bound(table, columns)).inline())
 
 
 @lru_cache(_KEPT)
-def _insert_new(table: sa.Table, dialect: str, columns: Names) -> Any:
-    row = {name: sa.bindparam(name, type_=table.c[name].type) for name in columns}
-    statement = upsert(dialect, table).values(row).on_conflict_do_nothing()
-    return statement.returning(sa.literal_column("1"))
+def _insert_new(table: sa.Table, dialect: str, columns: Names) -> Prepared:
+    statement = upsert(dialect, table).values(_bound(table, columns)).on_conflict_do_nothing()
+    return Prepared(statement.inline())
 
 
 @lru_cache(_KEPT)
-def _update(table: sa.Table, columns: Names, given: Names, missing: Names) -> sa.Update:
-    values = {name: sa.bindparam(name, type_=table.c[name].type) for name in columns}
-    return sa.update(table).where(*_conditions(table, given, missing)).values(values)
+def _update(table: sa.Table, columns: Names, given: Names, missing: Names) -> Prepared:
+    statement = sa.update(table).where(*_conditions(table, given, missing))
+    return Prepared(statement.values(_bound(table, columns)))
 
 
 @lru_cache(_KEPT)
-def _delete(table: sa.Table, given: Names, missing: Names) -> sa.Delete:
-    return sa.delete(table).where(*_conditions(table, given, missing))
+def _delete(table: sa.Table, given: Names, missing: Names) -> Prepared:
+    return Prepared(sa.delete(table).where(*_conditions(table, given, missing)))
+
+
+def _bound(table: sa.Table, columns: Names) -> dict[str, sa.BindParameter[Any]]:
+    return {name: sa.bindparam(name, type_=table.c[name].type) for name in columns}
 
 
 def _conditions(table: sa.Table, given: Names, missing: Names) -> list[sa.ColumnElement[bool]]:

@@ -279,9 +279,29 @@ artifacts = sa.Table(
     _text("detail"),
     _time("requested_at_us"),
     _time("uploaded_at_us", required=False),
+    _text("etag"),
+    _text("rendition"),
+    _text("rendition_key"),
+    sa.Column("rendition_tries", sa.BigInteger),
     sa.PrimaryKeyConstraint("org_id", "episode_id", "kind"),
     sa.UniqueConstraint("org_id", "object_key"),
     _within_tenant("episodes", "episode_id"),
+)
+_has_rendition = artifacts.c.rendition_key.is_not(None)
+_waits_for_rendition = artifacts.c.rendition == "pending"
+sa.Index(
+    "ix_artifacts_rendition_key",
+    artifacts.c.org_id,
+    artifacts.c.rendition_key,
+    sqlite_where=_has_rendition,
+    postgresql_where=_has_rendition,
+)
+sa.Index(
+    "ix_artifacts_rendition_pending",
+    artifacts.c.org_id,
+    artifacts.c.requested_at_us,
+    sqlite_where=_waits_for_rendition,
+    postgresql_where=_waits_for_rendition,
 )
 
 uploads = sa.Table(
@@ -349,6 +369,157 @@ usage = sa.Table(
     sa.Column("bytes", sa.BigInteger, nullable=False),
 )
 """What a tenant keeps, counted as it changes: asking costs one row however much there is."""
+
+# --------------------------------------------------------------------------------------- eval runs
+
+eval_runs = sa.Table(
+    "eval_runs",
+    metadata,
+    _org(),
+    _text("id", required=True),
+    _text("name"),
+    _text("candidate_policy_version", required=True),
+    _text("baseline_policy_version"),
+    _text("runner_kind", required=True),
+    _text("status", required=True),
+    sa.Column("episode_count", sa.Integer, nullable=False),
+    sa.Column("episodes_completed", sa.Integer, nullable=False),
+    sa.Column("episodes_failed", sa.Integer, nullable=False),
+    sa.Column("gate", Json),
+    _text("gate_digest"),
+    sa.Column("metadata", Json, nullable=False),
+    sa.Column("summary", Json),
+    _text("recommend"),
+    _text("decision"),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+    _text("idempotency_key"),
+    _text("request_digest"),
+    _text("created_by"),
+    _time("created_at_us"),
+    _time("updated_at_us"),
+    _time("completed_at_us", required=False),
+    sa.PrimaryKeyConstraint("org_id", "id"),
+    sa.UniqueConstraint("org_id", "idempotency_key"),
+    sa.Index(None, "org_id", "created_at_us", "id"),
+    sa.Index(None, "org_id", "candidate_policy_version", "created_at_us", "id"),
+    sa.Index(None, "org_id", "baseline_policy_version", "created_at_us", "id"),
+    sa.Index(None, "org_id", "status", "created_at_us", "id"),
+    sa.Index(None, "org_id", "completed_at_us", "id"),
+)
+"""`revision` changes with every result, so that a summary is never stored beside results that it does not know."""
+
+eval_results = sa.Table(
+    "eval_results",
+    metadata,
+    _org_of_parent(),
+    _text("eval_run_id", required=True),
+    sa.Column("position", sa.Integer, nullable=False),
+    _text("id", required=True),
+    _text("baseline_episode_id", required=True),
+    _text("candidate_episode_id"),
+    _text("status", required=True),
+    sa.Column("metrics", Json, nullable=False),
+    _text("error"),
+    _time("updated_at_us"),
+    sa.PrimaryKeyConstraint("org_id", "eval_run_id", "position"),
+    sa.UniqueConstraint("org_id", "eval_run_id", "baseline_episode_id"),
+    sa.Index(None, "org_id", "baseline_episode_id"),
+    sa.Index(None, "org_id", "candidate_episode_id"),
+    _within_tenant("eval_runs", "eval_run_id"),
+    _within_tenant("episodes", "baseline_episode_id"),
+)
+"""One for every baseline, from the moment the run is made. The candidate's episode is no reference that a database can
+clear by itself, because clearing it would clear the tenant too: `Scope.delete_episode` does it."""
+_has_result = eval_results.c.status != "pending"
+sa.Index(
+    "ix_eval_results_done",
+    eval_results.c.org_id,
+    eval_results.c.eval_run_id,
+    eval_results.c.status,
+    sqlite_where=_has_result,
+    postgresql_where=_has_result,
+)
+"""For counting alone. Were it not partial, PostgreSQL would take it to find one baseline in a run too, as long as it
+has no statistics of the table, and read the whole run."""
+
+verification_scenarios = sa.Table(
+    "verification_scenarios",
+    metadata,
+    _org_of_parent(),
+    _text("id", required=True),
+    _text("baseline_episode_id", required=True),
+    _text("name"),
+    _text("description"),
+    _text("severity", required=True),
+    sa.Column("active", sa.Boolean, nullable=False),
+    _text("created_by"),
+    _time("created_at_us"),
+    _time("updated_at_us"),
+    sa.PrimaryKeyConstraint("org_id", "id"),
+    sa.UniqueConstraint("org_id", "baseline_episode_id"),
+    _within_tenant("episodes", "baseline_episode_id"),
+)
+
+verification_results = sa.Table(
+    "verification_results",
+    metadata,
+    _org_of_parent(),
+    _text("id", required=True),
+    _text("scenario_id", required=True),
+    _text("candidate_policy_version", required=True),
+    _text("status", required=True),
+    sa.Column("metrics", Json, nullable=False),
+    _text("error"),
+    _text("candidate_episode_id"),
+    _text("eval_run_id"),
+    sa.Column("mirrored", sa.Boolean, nullable=False),
+    _time("created_at_us"),
+    sa.PrimaryKeyConstraint("org_id", "id"),
+    sa.UniqueConstraint("org_id", "scenario_id", "eval_run_id"),
+    sa.Index(None, "org_id", "candidate_policy_version", "scenario_id", "created_at_us", "id"),
+    sa.Index(None, "org_id", "candidate_episode_id"),
+    sa.Index(None, "org_id", "eval_run_id"),
+    _within_tenant("verification_scenarios", "scenario_id"),
+)
+"""`mirrored`: taken over from an eval run when that was finalized. What somebody recorded counts before it."""
+
+webhooks = sa.Table(
+    "webhooks",
+    metadata,
+    _org(),
+    _text("id", required=True),
+    _text("url", required=True),
+    sa.Column("events", Json, nullable=False),
+    _text("description"),
+    _text("salt", required=True),
+    _text("secret_hash", required=True),
+    _text("created_by"),
+    _time("created_at_us"),
+    sa.PrimaryKeyConstraint("org_id", "id"),
+)
+"""The secret itself is nowhere: it follows from the server's own and from the salt."""
+
+webhook_deliveries = sa.Table(
+    "webhook_deliveries",
+    metadata,
+    _org_of_parent(),
+    _text("id", required=True),
+    _text("webhook_id", required=True),
+    _text("event", required=True),
+    _text("body", required=True),
+    _text("status", required=True),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("tries", Json, nullable=False),
+    _time("created_at_us"),
+    _time("next_attempt_at_us"),
+    _time("finished_at_us", required=False),
+    sa.PrimaryKeyConstraint("org_id", "id"),
+    sa.Index(None, "org_id", "webhook_id", "created_at_us", "id"),
+    sa.Index(None, "org_id", "status", "next_attempt_at_us"),
+    _within_tenant("webhooks", "webhook_id"),
+)
+"""A queue and its log. Whoever takes a delivery puts its next attempt off for as long as this one may take: if they
+die, it is due again."""
 
 BY_SECRET = ("sessions", "device_logins")
 """Looked up by a secret, before the tenant is known."""

@@ -19,6 +19,7 @@ from rollbook.server.artifacts import (
     Finding,
     look_at,
     remove_blobs,
+    tell_renditions,
     write_findings,
 )
 from rollbook.server.blobs import PartInfo, UploadNotFound
@@ -134,7 +135,18 @@ def _slot_to_fill(scope: Scope, episode: EpisodeRow, kind: ArtifactKind) -> Arti
 
 def _emptied(scope: Scope, episode_id: str, kind: str) -> ArtifactRow | None:
     """Waiting for bytes again; those that were there do not count any more."""
-    columns = ("size", "sha256", "claimed_sha256", "uploaded_at_us", "playable", "detail")
+    columns = (
+        "size",
+        "sha256",
+        "claimed_sha256",
+        "uploaded_at_us",
+        "etag",
+        "playable",
+        "detail",
+        "rendition",
+        "rendition_key",
+        "rendition_tries",
+    )
     return scope.set_artifact(episode_id, kind, status="requested", **dict.fromkeys(columns))
 
 
@@ -375,6 +387,7 @@ async def _note_completed(
 
     await context.write(caller, note)
     context.metrics.artifact(upload.kind, upload.size)
+    tell_renditions(context, caller.org_id, [finding])
 
 
 async def abort_upload(request: Request) -> Response:

@@ -220,6 +220,9 @@ class ArtifactAnswer(Struct):
     """Of a video: whether a browser can show it. Null for what is none."""
     detail: str | None
     uploaded_at: str | None
+    rendition: Literal["pending", "ready", "failed"] | None
+    """Of a video that browsers do not play: the copy that they do, which `?rendition=playable` gives once it is ready.
+    Null where none is to be made."""
 
 
 class EpisodeAnswer(Struct):
@@ -343,6 +346,7 @@ def _stored(artifacts: Iterable[ArtifactRow]) -> list[ArtifactAnswer]:
             playable=each.playable,
             detail=each.detail,
             uploaded_at=_time(each.uploaded_at_us),
+            rendition=cast(Any, each.rendition),
         )
         for each in artifacts
         if each.status == "stored"

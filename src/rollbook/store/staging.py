@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -34,13 +34,31 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise StorageError(path=str(path), detail=detail) from error
 
 
-class StagedStore:
-    """A hidden folder beside the final one, under a lock. Left without `finish`, it is removed."""
+def not_a_store(folder: Path) -> str | None:
+    """An empty folder may be replaced as well."""
+    names = os.listdir(folder) if folder.is_dir() else None
+    if names is None or (names and "zarr.json" not in names):
+        return "it is not a store"
+    return None
 
-    def __init__(self, final: Path, *, replace: bool) -> None:
+
+class StagedStore:
+    """A hidden folder beside the final one, under a lock. Left without `finish` or `promote`, it is removed.
+
+    `kept_because` is asked about what is to be replaced: None lets it go, a text says why it stays.
+    """
+
+    def __init__(
+        self,
+        final: Path,
+        *,
+        replace: bool,
+        kept_because: Callable[[Path], str | None] = not_a_store,
+    ) -> None:
         self.final = final.absolute()
         self.folder = self.final.with_name(f".{self.final.name}.stage-{uuid.uuid4().hex}")
         self._replace = replace
+        self._kept_because = kept_because
         self._lock = _WriterLock(self.final)
         self._finished = False
 
@@ -62,11 +80,15 @@ class StagedStore:
         with storage_errors(self.final):
             if not os.path.lexists(self.final):
                 return
-            names = os.listdir(self.final) if self.final.is_dir() else None
+            why = (
+                "it is a link and not a store"
+                if self.final.is_symlink()
+                else self._kept_because(self.final)
+            )
         if not self._replace:
             raise TargetExists(path=str(self.final), detail="pass replace=True to replace it")
-        if names is None or (names and "zarr.json" not in names) or self.final.is_symlink():
-            raise TargetExists(path=str(self.final), detail="it is not a store, so it stays")
+        if why is not None:
+            raise TargetExists(path=str(self.final), detail=f"{why}, so it stays")
 
     def _sweep(self) -> None:
         """Removes what a killed writer left. Under the lock no other writer of this store is alive."""
@@ -94,9 +116,13 @@ class StagedStore:
                 json_bytes(payload, "the manifest")
             )
             (self.folder / "zarr.json").write_bytes(root)
+        self.promote()
+        return {**payload, "manifest_sha256": digest}
+
+    def promote(self) -> None:
+        """Puts the folder in place as it is; its manifest has been written."""
         promote_folder(self.folder, self.final, replace=self._replace)
         self._finished = True
-        return {**payload, "manifest_sha256": digest}
 
     def __exit__(
         self,

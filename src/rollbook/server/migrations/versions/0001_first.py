@@ -28,7 +28,7 @@ def upgrade() -> None:
     connection = op.get_bind()
     _schema.create_all(connection, checkfirst=False)
     if connection.dialect.name == "postgresql":
-        for statement in _row_level_security():
+        for statement in (*_row_level_security(), *_UPKEEP):
             connection.execute(sa.text(statement))
 
 
@@ -102,6 +102,14 @@ _KEYS_ARE_ONLY_TOUCHED = (
     "CREATE TRIGGER only_last_used BEFORE UPDATE ON api_keys "
     "FOR EACH ROW EXECUTE FUNCTION refuse_more_than_last_used()",
 )
+
+
+_UPKEEP = tuple(
+    f"ALTER TABLE {table} SET (autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02)"
+    for table in ("episodes", "episode_terms")
+)
+"""After each fiftieth of new rows rather than each fifth: a search that reads an index alone needs to know which rows
+everybody can see."""
 
 
 # ------------------------------------------------------------------------------------------- tables
@@ -323,8 +331,26 @@ sa.Table(
     _text("detail"),
     _number("requested_at_us"),
     _number("uploaded_at_us", required=False),
+    _text("etag"),
+    _text("rendition"),
+    _text("rendition_key"),
+    _number("rendition_tries", required=False),
     sa.PrimaryKeyConstraint("org_id", "episode_id", "kind"),
     sa.UniqueConstraint("org_id", "object_key"),
+    sa.Index(
+        "ix_artifacts_rendition_key",
+        "org_id",
+        "rendition_key",
+        sqlite_where=sa.text("rendition_key IS NOT NULL"),
+        postgresql_where=sa.text("rendition_key IS NOT NULL"),
+    ),
+    sa.Index(
+        "ix_artifacts_rendition_pending",
+        "org_id",
+        "requested_at_us",
+        sqlite_where=sa.text("rendition = 'pending'"),
+        postgresql_where=sa.text("rendition = 'pending'"),
+    ),
     _within_tenant("episode_id", "episodes"),
 )
 sa.Table(

@@ -1,0 +1,141 @@
+"""`rollbook verify …`: episodes that every candidate has to pass, and whether one did."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from rollbook.cli.login import AsJson, ProfileName
+from rollbook.cli.output import OK, VIOLATIONS, print_json, print_rows
+from rollbook.cli.replay_run import client_of
+
+app = typer.Typer(
+    help="Scenarios that every candidate has to pass.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+class Severity(StrEnum):
+    critical = "critical"
+    warning = "warning"
+    info = "info"
+
+
+@app.command()
+def check(
+    candidate: Annotated[str, typer.Option(help="Version of the candidate.")],
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:ATTR", help="Replays what has not passed yet; without it only asks."
+        ),
+    ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:ATTR",
+            help="Makes the environment to run the candidate in; without it, it has to assert its success.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Replay, and record nothing.")] = False,
+    profile: ProfileName = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Whether a candidate passes every critical scenario. Ends with 0 when it does, with 1 when it does not.
+
+    \b
+    rollbook verify check --candidate pap-v4.0.0-rc1 --policy my_pkg.policies:v4_rc1
+    """
+    from rollbook.evals.verify import check_gate, run_check
+
+    if not as_json:
+        what = "gate" if policy is None else "check"
+        typer.echo(f"Verify {what}: candidate={candidate}")
+    with client_of(profile) as client:
+        if policy is None:
+            gate = check_gate(candidate_policy_version=candidate, client=client)
+            code = OK if gate["passed"] else VIOLATIONS
+        else:
+            code, gate = run_check(
+                candidate_policy_version=candidate,
+                policy_callable=policy,
+                dry_run=dry_run,
+                client=client,
+                environment=environment,
+            )
+        portal = f"{client.base_url}/portal/verify"
+    if as_json:
+        print_json(gate)
+    else:
+        _print_gate(gate, portal)
+    raise typer.Exit(code)
+
+
+def _print_gate(gate: dict[str, Any], portal: str) -> None:
+    mark = "✓ PASS" if gate["passed"] else "✗ BLOCKED"
+    typer.echo(
+        f"{mark}: {gate['critical_passed']}/{gate['critical_total']} critical scenarios pass "
+        f"({gate['critical_failed']} failed, {gate['critical_pending']} pending)"
+    )
+    for blocker in gate["blockers"]:
+        typer.echo(f"  - {blocker}")
+    typer.echo(portal)
+
+
+@app.command()
+def promote(
+    episode_id: Annotated[str, typer.Argument(help="Episode that becomes a scenario.")],
+    severity: Annotated[
+        Severity, typer.Option(help="A critical one blocks a candidate that does not pass it.")
+    ] = Severity.warning,
+    name: Annotated[str | None, typer.Option(help="What people will know it by.")] = None,
+    description: Annotated[str | None, typer.Option(help="What it is there to catch.")] = None,
+    profile: ProfileName = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Make an episode a scenario that candidates have to pass. Once is enough."""
+    from rollbook.evals.verify import promote as promoted
+
+    with client_of(profile) as client:
+        made = promoted(
+            baseline_episode_id=episode_id,
+            name=name,
+            description=description,
+            severity=severity.value,
+            client=client,
+        )
+    if as_json:
+        print_json(made)
+    elif made.get("promoted", True):
+        typer.echo(f"promoted {episode_id}: scenario {made['scenario_id']} ({severity.value})")
+    else:
+        typer.echo(f"{episode_id} already is scenario {made['scenario_id']}")
+
+
+@app.command("list")
+def list_(
+    with_archived: Annotated[
+        bool, typer.Option("--with-archived", help="Those that were put aside too.")
+    ] = False,
+    profile: ProfileName = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Scenarios of the organisation."""
+    path = "/api/scenarios?limit=1000" + ("" if with_archived else "&active=true")
+    with client_of(profile) as client:
+        found = client.call("list scenarios", "GET", path)["scenarios"]
+    if as_json:
+        print_json(found)
+    else:
+        print_rows(found, _COLUMNS)
+
+
+_COLUMNS = {
+    "scenario_id": "id",
+    "baseline_episode_id": "episode",
+    "severity": "severity",
+    "active": "active",
+    "name": "name",
+    "description": "description",
+}

@@ -1,0 +1,181 @@
+"""Processes: workers that can be killed, each with a pipe of its own, so that killing one harms no other."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing import connection, resource_tracker
+from typing import Any
+
+from rollbook.engines.tasks import (
+    CLOSE_S,
+    LOOK_S,
+    Clock,
+    Finished,
+    Start,
+    Task,
+    TaskFailure,
+    Work,
+    attempt,
+    close_work,
+    local_to_worker,
+    too_late,
+)
+from rollbook.errors import ConfigurationError
+
+
+@dataclass(slots=True, eq=False)
+class _Process:
+    process: Any
+    pipe: connection.Connection
+    deadline: Clock
+    task: Task | None = field(default=None)
+
+
+class Processes:
+    """Each worker has a pipe of its own, so that killing one harms no other."""
+
+    def __init__(self, start: Start, workers: int) -> None:
+        self.workers = workers
+        self._start = start
+        self._context = multiprocessing.get_context("spawn")  # a fork would cut off others' threads
+        self._all: list[_Process] = []
+        check_sendable(start)
+
+    def give(self, task: Task) -> None:
+        free = (each for each in self._all if each.task is None and each.process.is_alive())
+        worker = next(free, None) or self._new()
+        worker.task = task
+        with suppress(BrokenPipeError):  # it died while it was idle: found out by `finished`
+            worker.pipe.send(task.item)
+
+    def finished(self, timeout_s: float | None) -> list[Finished]:
+        busy = {each.pipe: each for each in self._all if each.task is not None}
+        found = [self._heard(busy[pipe]) for pipe in connection.wait(list(busy), LOOK_S)]  # type: ignore[index]
+        for worker in self._all:
+            if worker.task is not None:
+                late = too_late(worker.task, worker.deadline.value, timeout_s)
+                if late is not None:
+                    found.append((worker.task, None, late))
+                    self._end(worker)
+        self._all = [each for each in self._all if each.process.is_alive() or each.task]
+        return found
+
+    def _heard(self, worker: _Process) -> Finished:
+        task = worker.task
+        assert task is not None
+        try:
+            kind, value, failure = worker.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            worker.process.join(CLOSE_S)
+            detail = f"its process ended with status {worker.process.exitcode}"
+            self._end(worker)
+            return task, None, TaskFailure("WorkerLost", detail, reason="lost")
+        if kind == "not started":
+            sys.stderr.write(failure.traceback)
+            raise ConfigurationError(message=f"a worker cannot be started: {failure}")
+        worker.task = None
+        return task, value, failure
+
+    def _new(self) -> _Process:
+        ours, theirs = self._context.Pipe()
+        deadline: Any = self._context.RawValue("d", math.inf)
+        process = self._context.Process(
+            target=_process_main, args=(theirs, self._start, deadline), daemon=False
+        )
+        with _interrupts_held_back():
+            process.start()
+        theirs.close()
+        worker = _Process(process, ours, deadline)
+        self._all.append(worker)
+        return worker
+
+    def _end(self, worker: _Process) -> None:
+        """With whatever it has started itself: it leads a group of its own."""
+        worker.task = None
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker.process.pid, signal.SIGKILL)
+        worker.process.kill()
+        worker.process.join()
+        worker.pipe.close()
+
+    def close(self) -> None:
+        for worker in self._all:
+            with suppress(BrokenPipeError):
+                worker.pipe.send(None)
+        for worker in self._all:
+            worker.process.join(CLOSE_S)
+        self.kill()
+
+    def kill(self) -> None:
+        for worker in self._all:
+            self._end(worker)
+        self._all = []
+
+
+def check_sendable(start: Start) -> None:
+    try:
+        pickle.dumps(start)
+    except Exception as error:
+        message = (
+            f"this cannot be sent to another process ({error}); name it as 'module:attr', or use "
+            "threads"
+        )
+        raise ConfigurationError(message=message) from error
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """A worker that is started in here is born deaf to Ctrl-C: the parent is told, and ends it."""
+    resource_tracker.ensure_running()  # first, as it would let interrupts through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _process_main(pipe: connection.Connection, start: Start, deadline: Any) -> None:
+    with suppress(OSError):
+        os.setpgrp()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    local_to_worker.deadline = deadline
+    work: Work | None = None
+    while True:
+        try:
+            item = pipe.recv()
+        except EOFError:
+            return
+        if item is None:
+            break
+        if work is None:
+            try:
+                work = start()
+            except BaseException as error:  # noqa: BLE001 - raised where the tasks come from
+                pipe.send(("not started", None, TaskFailure.of(error)))
+                return
+        _answer(pipe, *attempt(work, item))
+    close_work(work)
+
+
+def _answer(pipe: connection.Connection, value: Any, failure: TaskFailure | None) -> None:
+    try:
+        pipe.send(("done", value, failure))
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        pipe.send(("done", None, TaskFailure.of(error)))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

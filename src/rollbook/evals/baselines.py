@@ -1,0 +1,182 @@
+"""Baselines: the recorded episodes that a candidate is held against, and how those of a server get here.
+
+Many are looked up in one call, and their artifacts fetched ahead of the policy, through the cache: what was replayed
+yesterday is not downloaded again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from numpy.typing import NDArray
+
+from rollbook.contracts.episode import ArtifactKind, EpisodeRecord
+from rollbook.contracts.npz import read_npz
+from rollbook.errors import NotFoundError, RollbookError, ServerError
+from rollbook.evals.fast_lane import FastLane
+from rollbook.scoring.outcomes import outcome_of
+
+if TYPE_CHECKING:
+    from rollbook.client import Client
+
+Arrays: TypeAlias = "dict[str, NDArray[Any]]"
+
+LOOKED_UP_AT_ONCE = 100
+"""Signed addresses live for an hour, so not all of them are asked for at the beginning."""
+DOWNLOADS_AT_ONCE = 4
+_READING = threading.Lock()
+"""Headers of arrays are parsed as Python literals, which CPython 3.11 cannot do in two threads at once: it is a
+SystemError now and then. Threads would gain nothing from it either."""
+_READ_KINDS: tuple[ArtifactKind, ...] = ("sensors", "actions")
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """One recorded episode, with what of it is needed. What was not recorded is None, and is never made up."""
+
+    id: str
+    record: EpisodeRecord | None = None
+    """As the server has it. None for one that is not from a server."""
+    sensors: Arrays | None = None
+    actions: Arrays | None = None
+    video: Path | None = None
+    outcome: Mapping[str, Any] = field(default_factory=dict)
+    """Of the four outcomes those that are known."""
+
+    @property
+    def seed(self) -> int | None:
+        return None if self.record is None else self.record.seed
+
+    @property
+    def env_version(self) -> str | None:
+        return None if self.record is None else self.record.env_version
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return {} if self.record is None else self.record.metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A baseline that can be fetched, here or in another process."""
+
+    id: str
+    record: EpisodeRecord | None = None
+    """None: the server has no such episode, or it is someone else's."""
+    urls: Mapping[str, str] = field(default_factory=dict, repr=False)
+    problem: RollbookError | None = None
+    """Why it could not be looked up."""
+
+    def fetch(
+        self, client: Client, kinds: Sequence[ArtifactKind], lane: FastLane | None = None
+    ) -> Baseline:
+        """With those artifacts that it has. Raises what keeps one from coming or being read."""
+        if self.problem is not None:
+            raise self.problem
+        if self.record is None:
+            message = f"episode {self.id} is not there: deleted, or never yours"
+            raise NotFoundError(status_code=404, message=message)
+        there = [kind for kind in kinds if self.record.artifact(kind) is not None]
+        files = {kind: self._file(client, kind, lane) for kind in there}
+        with _READING:
+            arrays = {kind: read_npz(files[kind]) for kind in _READ_KINDS if kind in files}
+        video = files.get("video")
+        return Baseline(
+            self.id,
+            self.record,
+            arrays.get("sensors"),
+            arrays.get("actions"),
+            video if isinstance(video, Path) else None,
+            outcome_of(self.record.metadata),
+        )
+
+    def _file(self, client: Client, kind: ArtifactKind, lane: FastLane | None) -> Path | bytes:
+        """From the cache, else from the server; what came from there is in the cache now."""
+        from rollbook.client.recorded import RecordedCore
+        from rollbook.client.runtime import finish
+
+        assert self.record is not None
+        artifact = self.record.artifact(kind)
+        assert artifact is not None
+        sha256, url = artifact.sha256, self.urls.get(kind)
+        if lane is not None and kind != "video" and sha256 is not None and url is not None:
+            cached = client.cache.find(sha256)
+            if cached is not None:
+                return cached
+            data = lane.get(client.connection.absolute(url), artifact.size)
+            if data is not None and hashlib.sha256(data).hexdigest() == sha256:
+                client.cache.add(data, f"{kind} of episode {self.id}")
+                return data
+        core = RecordedCore(client.connection, client.cache, self.record, self.urls)
+        return finish(core.fetch(kind))
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A baseline on its way."""
+
+    id: str
+    coming: Future[Baseline]
+
+    def baseline(self) -> Baseline:
+        return self.coming.result()
+
+
+def look_up(client: Client, ids: Iterable[str]) -> Iterator[Ticket]:
+    """In the order of the ids, page by page as they are asked for. What goes wrong is raised when one is fetched."""
+    each = iter(ids)
+    while page := list(islice(each, LOOKED_UP_AT_ONCE)):
+        try:
+            found = _looked_up(client, page)
+        except RollbookError as error:
+            found = {episode_id: Ticket(episode_id, problem=error) for episode_id in page}
+        for episode_id in page:
+            yield found.get(episode_id, Ticket(episode_id))
+
+
+def _looked_up(client: Client, ids: Sequence[str]) -> dict[str, Ticket]:
+    from rollbook.client.recorded import episode_record
+
+    answer = client.call(
+        "look up baseline episodes",
+        "POST",
+        "/api/episodes/lookup",
+        body={"ids": list(ids)},
+        safe_to_resend=True,
+    )
+    rows = answer.get("episodes")
+    if not isinstance(rows, list):
+        message = "the server's answer is not a list of episodes"
+        raise ServerError(status_code=200, message=message, response_body=answer)
+    records = map(episode_record, rows)
+    return {
+        record.id: Ticket(record.id, record, row.get("download_urls") or {})
+        for record, row in zip(records, rows, strict=True)
+    }
+
+
+def fetch_ahead(
+    client: Client, tickets: Iterator[Ticket], kinds: Sequence[ArtifactKind], ahead: int
+) -> Iterator[Fetched]:
+    """In order, with `ahead` of them under way or waiting: the next one is here when a worker is free."""
+    pool = ThreadPoolExecutor(DOWNLOADS_AT_ONCE, thread_name_prefix="rollbook-fetch")
+    lane = FastLane()
+    waiting: deque[Fetched] = deque()
+    try:
+        while True:
+            for ticket in islice(tickets, ahead + 1 - len(waiting)):
+                waiting.append(Fetched(ticket.id, pool.submit(ticket.fetch, client, kinds, lane)))
+            if not waiting:
+                return
+            yield waiting.popleft()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        lane.close()

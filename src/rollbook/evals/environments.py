@@ -1,0 +1,126 @@
+"""Environments: what a user hands over to be run again, and how its observations and actions are called in recordings.
+
+Anything with `reset(seed=)` and `step(action)` as Gymnasium has them; Gymnasium itself is not needed. Keys are those
+that the adapter records under: `observation/value`, or `observation.arm.0/value` for what lies inside dicts and tuples.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.contracts.streams import ONLY_FIELD
+from rollbook.errors import ConfigurationError, InvalidValue
+from rollbook.evals.policies import ReplayEpisode, load_attribute
+
+Array = NDArray[Any]
+EnvironmentFactory: TypeAlias = "Callable[..., Environment] | str"
+"""A function that makes an environment, from nothing or from the ReplayEpisode it is for; or `module:attr`."""
+
+
+class Environment(Protocol):
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]: ...
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]: ...
+
+
+def make_environment(factory: EnvironmentFactory, episode: ReplayEpisode) -> Environment:
+    found = load_attribute(factory, "environment") if isinstance(factory, str) else factory
+    if not callable(found):
+        message = f"environment is a {type(found).__name__}, expected a function that makes one, or 'module:attr'"
+        raise ConfigurationError(message=message)
+    made = found(episode) if _wants_episode(found) else found()
+    if hasattr(made, "num_envs"):
+        message = "the environment is a vector of environments; make one, each episode has its own"
+        raise ConfigurationError(message=message)
+    for name in ("reset", "step"):
+        if not callable(getattr(made, name, None)):
+            message = f"the environment is a {type(made).__name__} without {name}(), expected one like Gymnasium's"
+            raise ConfigurationError(message=message)
+    environment: Environment = made
+    return environment
+
+
+def _wants_episode(factory: Callable[..., Any]) -> bool:
+    """Only an argument that has to be given."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(p.kind in positional and p.default is p.empty for p in parameters)
+
+
+def env_version_of(environment: Environment) -> str | None:
+    """Its own `env_version`, else the id of its spec; None when it does not say."""
+    inside = getattr(environment, "unwrapped", environment)
+    said = getattr(environment, "env_version", getattr(inside, "env_version", None))
+    if said is None:
+        said = getattr(getattr(environment, "spec", None), "id", None)
+    return str(said) if said is not None else None
+
+
+def declared_fps(environment: Environment) -> float | None:
+    metadata = getattr(environment, "metadata", None)
+    said = metadata.get("render_fps") if isinstance(metadata, Mapping) else None
+    known = isinstance(said, int | float) and math.isfinite(said) and said > 0
+    return float(said) if known else None  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------ names of the parts
+
+
+def observed(value: Any, name: str = "observation") -> Iterator[tuple[str, Array]]:
+    """Every part of an observation under the name of its stream. Copies: environments use their arrays again."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from observed(part, f"{name}.{key}")
+    elif isinstance(value, tuple):
+        for number, part in enumerate(value):
+            yield from observed(part, f"{name}.{number}")
+    else:
+        yield name, np.array(value)
+
+
+def action_for(environment: Environment, action: Mapping[str, Any]) -> Any:
+    """What `step` is given: the parts of a policy's answer, put together as the action space has them."""
+    return _action(getattr(environment, "action_space", None), action, "action")
+
+
+def _action(space: Any, action: Mapping[str, Any], name: str) -> Any:
+    parts = getattr(space, "spaces", None)
+    if isinstance(parts, Mapping):
+        return {key: _action(part, action, f"{name}.{key}") for key, part in parts.items()}
+    if isinstance(parts, tuple | list):
+        return tuple(_action(part, action, f"{name}.{i}") for i, part in enumerate(parts))
+    key = f"{name}/{ONLY_FIELD}"
+    if key not in action and name not in action:
+        given = ", ".join(sorted(map(str, action))[:8]) or "nothing"
+        raise _wrong("keys", given, f"{key!r}, which the environment needs for its step")
+    return _fitted(space, key, action[key] if key in action else action[name])
+
+
+def _fitted(space: Any, key: str, value: Any) -> Any:
+    """In the type and shape of the space. An action that does not fit is refused, not bent."""
+    dtype, shape = getattr(space, "dtype", None), getattr(space, "shape", None)
+    if dtype is None or shape is None:
+        return str(value) if isinstance(value, np.str_) else value
+    given = np.asarray(value)
+    expected = f"finite {np.dtype(dtype)} of shape {tuple(shape)}"
+    if given.dtype.kind not in "biuf" or given.size != math.prod(shape):
+        raise _wrong(key, f"{given.dtype} of shape {given.shape}", expected)
+    if not np.isfinite(given).all():
+        raise _wrong(key, "not finite", expected)
+    fitted = given.astype(dtype).reshape(shape)
+    if fitted.dtype.kind != "f" and not np.array_equal(fitted.ravel(), given.ravel()):
+        raise _wrong(key, str(given.tolist())[:80], expected)
+    return fitted[()]
+
+
+def _wrong(field: str, value: str, expected: str) -> InvalidValue:
+    return InvalidValue(record="the policy's action", field=field, value=value, expected=expected)

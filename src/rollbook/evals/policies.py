@@ -1,0 +1,262 @@
+"""Policies: what a user hands over, in one of many shapes, and the one shape that the runner knows.
+
+A plain function from an observation to an action; an object with `act`, and `reset` and `close` if it wants them; one
+with `act_batch`, which takes many steps at once; one that declares `chunk = k` and answers k steps per call. A class,
+or a function without arguments that makes one of these, gives every worker an instance of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from rollbook.contracts.episode import EpisodeRecord
+from rollbook.engines import expect
+from rollbook.errors import ConfigurationError
+
+Observation: TypeAlias = dict[str, Any]
+Action: TypeAlias = dict[str, Any]
+PolicyCallable: TypeAlias = Callable[[Observation], Action]
+
+OUTCOME_KEY = "_outcome"
+"""In the last action: what the episode came to, by the policy's own word."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayEpisode:
+    """What a policy is told about the episode it is to act in."""
+
+    id: str
+    step_count: int | None = None
+    """None where the environment decides when it is over."""
+    record: EpisodeRecord | None = None
+    """As the server has it. None when the episode is not from a server."""
+
+    @property
+    def seed(self) -> int | None:
+        return None if self.record is None else self.record.seed
+
+    @property
+    def env_version(self) -> str | None:
+        return None if self.record is None else self.record.env_version
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """Where in the episode a step is. Of a batch or a chunk: its first step, and whether its last is the last."""
+
+    step: int
+    is_first: bool
+    is_last: bool
+    t_ns: int | None
+    episode: ReplayEpisode
+
+
+class Policy:
+    """One instance of a policy, to be used by one worker at a time.
+
+    With `step_timeout_s`, an engine ends the worker in which one answer takes longer.
+    """
+
+    def __init__(self, given: Any, step_timeout_s: float | None = None) -> None:
+        self._given = given
+        self._step_timeout_s = step_timeout_s
+        act, batch = getattr(given, "act", None), getattr(given, "act_batch", None)
+        self._batch: Callable[..., Any] | None = batch if callable(batch) else None
+        self._act: Callable[..., Any] | None = act if callable(act) else None
+        if self._act is None and self._batch is None:
+            self._act = given
+        self._with_context = _takes_context(self._act)
+        self._batch_with_context = _takes_context(self._batch)
+        self.chunk = _chunk(given)
+
+    @property
+    def plain(self) -> Callable[[Observation], Any] | None:
+        """The user's own function, where nothing has to be added to calling it."""
+        return None if self._with_context or self._step_timeout_s is not None else self._act
+
+    @property
+    def batched(self) -> bool:
+        return self._batch is not None
+
+    def reset(self, episode: ReplayEpisode) -> None:
+        reset = getattr(self._given, "reset", None)
+        if callable(reset):
+            self._timed(reset, episode)
+
+    def act(self, observation: Observation, context: StepContext) -> Action:
+        """Whatever the policy answered, as long as it is a mapping. One that knows batches only gets one of one."""
+        if self._act is None:
+            return self._batch_of_one(observation, context)
+        arguments = (observation, context) if self._with_context else (observation,)
+        return checked_action(self._timed(self._act, *arguments), context.step)
+
+    def act_batch(self, observations: Observation, context: StepContext) -> Action:
+        """Observations and actions of many steps, each array with the step as its first dimension."""
+        assert self._batch is not None
+        arguments = (observations, context) if self._batch_with_context else (observations,)
+        return checked_action(self._timed(self._batch, *arguments), context.step)
+
+    def close(self) -> None:
+        close = getattr(self._given, "close", None)
+        if callable(close):
+            close()
+
+    def _timed(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        if self._step_timeout_s is None:
+            return method(*arguments)
+        expect(self._step_timeout_s)
+        try:
+            return method(*arguments)
+        finally:
+            expect(None)
+
+    def _batch_of_one(self, observation: Observation, context: StepContext) -> Action:
+        import numpy as np
+
+        answer = self.act_batch({k: np.asarray(v)[None] for k, v in observation.items()}, context)
+        return {k: v if k == OUTCOME_KEY else np.asarray(v)[0] for k, v in answer.items()}
+
+
+def checked_action(answer: object, step: int) -> Action:
+    if type(answer) is dict:  # asked at every step, so the common case comes first
+        return answer
+    if not isinstance(answer, Mapping):
+        what = "nothing" if answer is None else f"a value of type {type(answer).__name__}"
+        raise TypeError(
+            f"the policy returned {what} at step {step}, expected a mapping of action keys to arrays"
+        )
+    return dict(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySource:
+    """Makes the policies of the workers, here or in another process."""
+
+    given: Any
+    """As the user gave it: `module:attr`, a class, a function that makes one, an object or a function."""
+    step_timeout_s: float | None = None
+
+    @property
+    def makes_anew(self) -> bool:
+        """Whether every call of `make` gives a policy that shares nothing with the others."""
+        return _is_factory(_found(self.given))
+
+    @property
+    def keeps_state(self) -> bool:
+        """An object with a memory of its own, which two workers must not share."""
+        found = _found(self.given)
+        return not _is_factory(found) and callable(getattr(found, "reset", None))
+
+    def make(self) -> Policy:
+        return as_policy(self.given, self.step_timeout_s)
+
+
+def as_policy(given: Any, step_timeout_s: float | None = None) -> Policy:
+    found = _found(given)
+    if _is_factory(found):
+        found = found()
+    if isinstance(found, Policy):
+        return found
+    if not callable(found) and not _acts(found):
+        raise ConfigurationError(
+            message=f"policy_callable is a {type(found).__name__}, expected a function from an observation to an "
+            "action, an object with act(obs, context), a class of such, or 'module:attr'"
+        )
+    return Policy(found, step_timeout_s)
+
+
+def load_policy(spec: str) -> Any:
+    """What `package.module:attr` names; `attr` may have dots. The current folder is looked in as well."""
+    return load_attribute(spec, "policy")
+
+
+def load_attribute(spec: str, what: str) -> Any:
+    name, colon, attribute = spec.partition(":")
+    if not colon or not name.strip() or not attribute.strip():
+        message = f"{what} {spec!r} is not like package.module:name"
+        raise ConfigurationError(message=message)
+    _look_here()
+    try:
+        found: Any = importlib.import_module(name.strip())
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name.strip()}.".startswith(f"{error.name}."):
+            raise  # it was found, and misses something itself
+        message = f"{what} {spec!r}: there is no module {error.name!r}; run where it can be imported, or set PYTHONPATH"
+        raise ConfigurationError(message=message) from error
+    for part in attribute.strip().split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            message = f"{what} {spec!r}: {getattr(found, '__name__', found)!r} has no {part!r}"
+            raise ConfigurationError(message=message) from error
+    return found
+
+
+def _look_here() -> None:
+    """As Python does with a script: an entry point of ours is started from elsewhere."""
+    here = os.getcwd()
+    if "" not in sys.path and here not in sys.path:
+        sys.path.insert(0, here)
+
+
+def _found(given: Any) -> Any:
+    return load_policy(given) if isinstance(given, str) else given
+
+
+def _acts(value: Any) -> bool:
+    return callable(getattr(value, "act", None)) or callable(getattr(value, "act_batch", None))
+
+
+def _is_factory(value: Any) -> bool:
+    """A class, or a function that takes nothing: one that acts takes an observation."""
+    if inspect.isclass(value):
+        return True
+    if not callable(value) or _acts(value):
+        return False
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return False  # written in C: taken at its word
+    return _binds(signature, 0) and not _binds(signature, 1)
+
+
+def _takes_context(function: Callable[..., Any] | None) -> bool:
+    """A second parameter that has to be given, or that is called so. Others have a meaning of their own."""
+    if function is None:
+        return False
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return False
+    positional = [
+        each
+        for each in signature.parameters.values()
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(positional) < 2:
+        return False
+    return positional[1].default is inspect.Parameter.empty or positional[1].name == "context"
+
+
+def _binds(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _chunk(given: Any) -> int | None:
+    chunk = getattr(given, "chunk", None)
+    if chunk is None or callable(chunk):
+        return None
+    if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
+        message = f"the policy's chunk is {chunk!r}, expected how many steps it answers per call"
+        raise ConfigurationError(message=message)
+    return chunk

@@ -1,0 +1,218 @@
+"""Chains of a rollout store as episodes on a server, so that a run, and a decision, can be walked back to source rows.
+
+An episode holds what the actor knew (sensors) and what was chosen (actions); its metadata names the store by content
+digest, the row of the chain, its source row and its target. The rewards stay in the store, where they can be checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollbook.client import Client
+from rollbook.client.bodies import create_body
+from rollbook.client.file_slice import FileSlice
+from rollbook.client.runtime import finish
+from rollbook.client.uploads import upload_urls
+from rollbook.contracts.episode import CONTENT_TYPES, ArtifactKind, EpisodeRecord
+from rollbook.contracts.npz import write_npz
+from rollbook.errors import APIError, ConfigurationError
+from rollbook.evals.fast_lane import FastLane
+from rollbook.evals.store_baselines import ROLLOUT_METADATA, StoreBaselines
+
+CHAINS_AT_ONCE = 32
+"""Created in one call, and finalized in one."""
+_PUTS_AT_ONCE = 8
+
+
+def log_chains(
+    client: Client,
+    store_path: str | os.PathLike[str],
+    *,
+    policy_version: str | None = None,
+    policy: str | None = None,
+    rows: Sequence[int] | None = None,
+    limit: int | None = None,
+    tags: Sequence[str] | None = None,
+    on_logged: Callable[[int, int], None] | None = None,
+) -> list[str]:
+    """Logs each chain once, and returns the ids of their episodes in the order of rows.
+
+    `policy`, `rows` and `limit` choose chains as StoreBaselines does. `policy_version` is the store's word for the
+    policy unless given. A chain whose episode is there already is not logged again, so that a call which failed can be
+    repeated; two processes that log the same store at the same time may both do it. `on_logged(done, total)` is called
+    as episodes arrive.
+    """
+    chains = StoreBaselines(store_path, policy=policy, rows=rows, limit=limit)
+    ids: list[str] = []
+    with _Logger(client, chains, policy_version, tags) as logger:
+        for first in range(0, len(chains), CHAINS_AT_ONCE):
+            ids += logger.log(chains.rows[first : first + CHAINS_AT_ONCE].tolist())
+            if on_logged is not None:
+                on_logged(len(ids), len(chains))
+    return ids
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """What is sent of one."""
+
+    record: EpisodeRecord
+    files: dict[ArtifactKind, bytes]
+
+    def create(self, tags: Sequence[str] | None) -> dict[str, Any]:
+        record = self.record
+        return create_body(
+            source="sim",
+            artifacts=self.files,
+            texts={
+                "name": record.name,
+                "policy_version": record.policy_version,
+                "env_version": record.env_version,
+                "git_sha": record.git_sha,
+            },
+            seed=record.seed,
+            fps=record.fps,
+            metadata=record.metadata,
+            tags=tags,
+        )
+
+    def finalize(self, episode_id: str) -> dict[str, Any]:
+        return {
+            "episode_id": episode_id,
+            "status": "ready",
+            "duration_s": self.record.duration_s,
+            "bytes_total": sum(map(len, self.files.values())),
+            "artifacts": {
+                kind: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+                for kind, data in self.files.items()
+            },
+        }
+
+
+class _Logger:
+    def __init__(
+        self,
+        client: Client,
+        chains: StoreBaselines,
+        policy_version: str | None,
+        tags: Sequence[str] | None,
+    ) -> None:
+        self._client = client
+        self._chains = chains
+        self._policy_version = policy_version
+        self._tags = tags
+        self._there = self._already_there()
+        self._lane = FastLane()
+        self._puts = ThreadPoolExecutor(_PUTS_AT_ONCE, thread_name_prefix="rollbook-log")
+
+    def __enter__(self) -> _Logger:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._puts.shutdown(cancel_futures=True)
+        self._lane.close()
+
+    def _already_there(self) -> dict[tuple[Any, str | None], str]:
+        """Whole episodes of this store by row and policy version; one that was left half-way is none."""
+        found = self._client.episodes(
+            policy_version=self._policy_version,
+            status="ready",
+            metadata={ROLLOUT_METADATA: {"store_content_sha256": self._chains.digest}},
+        )
+        return {
+            (each.metadata[ROLLOUT_METADATA].get("rollout_row_id"), each.policy_version): each.id
+            for each in found
+            if each.source != "replay"
+        }
+
+    def log(self, rows: list[int]) -> list[str]:
+        """Their ids, of those that are there and of those that come now."""
+        records = [self._chains.record(row, self._policy_version) for row in rows]
+        ids = [
+            self._there.get((row, each.policy_version))
+            for row, each in zip(rows, records, strict=True)
+        ]
+        missing = [
+            _Chain(record, self._files(row))
+            for row, record, there in zip(rows, records, ids, strict=True)
+            if there is None
+        ]
+        made = iter(self._made(missing) if missing else ())
+        return [next(made) if each is None else each for each in ids]
+
+    def _files(self, row: int) -> dict[ArtifactKind, bytes]:
+        states = self._chains.states(row)
+        if states.start == states.stop:
+            return {}
+        return {
+            "sensors": _encoded(self._chains.observations(states)),
+            "actions": _encoded(self._chains.actions(row)),
+        }
+
+    def _made(self, chains: list[_Chain]) -> list[str]:
+        answer = self._client.call(
+            "log chains",
+            "POST",
+            "/api/ingest/episodes",
+            body={"episodes": [each.create(self._tags) for each in chains]},
+            safe_to_resend=True,  # one created in vain is cleared away by the server
+        )
+        created = answer["episodes"]
+        urls = [upload_urls(each) for each in created]
+        if any(
+            chain.files.keys() - there.keys() for chain, there in zip(chains, urls, strict=True)
+        ):
+            message = "this server stores no files, only metadata; ask whoever runs it for storage"
+            raise ConfigurationError(message=message)
+        sent = [
+            self._puts.submit(self._put, there[kind].url, kind, data)
+            for chain, there in zip(chains, urls, strict=True)
+            for kind, data in chain.files.items()
+        ]
+        for each in sent:
+            each.result()
+        ids = [str(each["episode_id"]) for each in created]
+        self._finalize(ids, chains)
+        return ids
+
+    def _put(self, url: str, kind: ArtifactKind, data: bytes) -> None:
+        connection = self._client.connection
+        if self._lane.put(connection.absolute(url), CONTENT_TYPES[kind], data):
+            return
+        with tempfile.TemporaryDirectory(prefix="rollbook-") as folder:
+            path = Path(folder) / kind
+            path.write_bytes(data)
+            whole = FileSlice(path, 0, len(data))
+            finish(connection.put(f"upload {kind} of a chain", url, CONTENT_TYPES[kind], whole))
+
+    def _finalize(self, ids: list[str], chains: list[_Chain]) -> None:
+        bodies = [chain.finalize(each) for each, chain in zip(ids, chains, strict=True)]
+        answer = self._client.call(
+            "finalize chains",
+            "POST",
+            "/api/ingest/episodes/finalize",
+            body={"episodes": bodies},
+            slow=True,
+            safe_to_resend=True,
+        )
+        for each in answer["results"]:
+            if each.get("error"):
+                raise APIError(
+                    status_code=int(each.get("status_code", 500)),
+                    message=f"cannot finalize the chain {each.get('episode_id')}: {each['error']}",
+                    response_body=each,
+                )
+
+
+def _encoded(arrays: dict[str, Any]) -> bytes:
+    target = io.BytesIO()
+    write_npz(target, arrays)
+    return target.getvalue()

@@ -1,0 +1,98 @@
+"""Needed pairs: how many more it would take to ship, when more is all that is missing."""
+
+from __future__ import annotations
+
+import math
+
+from rollbook.contracts.gate import Gate, MetricRule
+from rollbook.scoring.decision import RunFacts, Statistics, Verdict, usable
+from rollbook.scoring.outcome_statistics import OutcomeStatistics
+from rollbook.scoring.power import (
+    MOST_PAIRS,
+    pairs_for_e_value,
+    pairs_for_mean,
+    pairs_for_non_inferiority,
+    pairs_for_superiority,
+)
+
+_MORE_PAIRS_HELP = {"missing_data", "insufficient_n", "not_better"}
+
+
+def needed_pairs(
+    statistics: Statistics, gate: Gate, facts: RunFacts, verdict: Verdict
+) -> int | None:
+    """Further pairs, if they go as those so far. 0 when it ships; None when more pairs would not change it."""
+    if verdict.recommend == "ship":
+        return 0
+    if not set(verdict.reasons) <= _MORE_PAIRS_HELP:
+        return None
+    deciding = [rule for rule in gate.rules if rule.role != "info" and statistics[rule.metric].n]
+    answers: list[int | None] = []
+    for rule in deciding:
+        outcome = statistics[rule.metric]
+        if rule.metric != "time_to_goal_s":
+            answers.append(gate.n_min - outcome.n)
+        answers.append(_to_fill(outcome, gate, facts))
+        answers.append(_to_rule_out(outcome, rule, gate))
+    if gate.mode == "superiority" and not verdict.better:
+        answers.append(_to_claim(statistics, gate))
+    most = 0
+    for answer in answers:
+        if answer is None:
+            return None
+        most = max(most, answer)
+    # never nothing: what was measured does not do
+    return max(1, most) if most <= MOST_PAIRS else None
+
+
+def _to_fill(outcome: OutcomeStatistics, gate: Gate, facts: RunFacts) -> int | None:
+    """Until enough of the pairs have an answer: first those that have no result yet, then new ones."""
+    pairs, share = outcome.pairs, gate.min_used_share
+    if pairs.used_share >= share:
+        return 0
+    used = pairs.total - pairs.missing
+    more = math.ceil(share * pairs.total - used - 1e-9)
+    left = min(facts.left, pairs.missing)
+    if more <= left:
+        return more
+    if share >= 1:
+        return None
+    return math.ceil((share * (pairs.total - left) - used) / (1 - share) - 1e-9)
+
+
+def _to_rule_out(outcome: OutcomeStatistics, rule: MetricRule, gate: Gate) -> int | None:
+    """Until a loss as large as the margin is ruled out."""
+    if rule.margin is None or (outcome.lower is not None and outcome.lower > -rule.margin):
+        return 0
+    n = outcome.n
+    if rule.metric == "success":
+        win, loss = outcome.wins / n, outcome.losses / n
+        pairs = pairs_for_non_inferiority(win, loss, rule.margin, gate.alpha)
+    else:
+        effect = (outcome.gain or 0.0) + rule.margin
+        pairs = pairs_for_mean(effect, outcome.deviation, gate.alpha)
+    return None if pairs is None else max(1, pairs - n)
+
+
+def _to_claim(statistics: Statistics, gate: Gate) -> int | None:
+    """Until the primary that is closest to it is shown to be better."""
+    primaries = [statistics[rule.metric] for rule in gate.rules if rule.role == "primary"]
+    asked = [each for each in primaries if each.n and usable(each, gate)]
+    answers = []
+    for each in asked:
+        pairs = _pairs_to_claim(each, gate, gate.alpha / len(asked))
+        if pairs is not None:
+            answers.append(max(1, pairs - each.n))
+    return min(answers, default=None)
+
+
+def _pairs_to_claim(outcome: OutcomeStatistics, gate: Gate, alpha: float) -> int | None:
+    n = outcome.n
+    if outcome.pairs.metric == "success":
+        win, loss = outcome.wins / n, outcome.losses / n
+        if gate.design == "sequential":
+            return pairs_for_e_value(win, loss, gate.alpha)
+        return pairs_for_superiority(win, loss, alpha)
+    if gate.design == "sequential":
+        return None
+    return pairs_for_mean(outcome.gain or 0.0, outcome.deviation, alpha)

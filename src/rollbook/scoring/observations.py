@@ -1,0 +1,241 @@
+"""ObservationTable: recorded sensors as the steps that a policy is shown.
+
+`index` is how the public client does it: row i of every stream, as many steps as the shortest has. It pairs row 7 of a
+100 Hz stream with row 7 of a 1 Hz stream. `nearest` and `hold` go by the streams' clocks instead: one stream gives the
+ticks, and every other answers with its row nearest in time, or with the last one that had arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.errors import ConfigurationError, InvalidValue
+from rollbook.scoring.actions import CLOCK_FIELD, Array, Arrays, Rows, split_key, spoken_key
+
+Align: TypeAlias = Literal["index", "nearest", "hold"]
+ALIGNMENTS: tuple[Align, ...] = get_args(Align)
+Clock: TypeAlias = "NDArray[np.int64]"
+
+
+@dataclass(frozen=True)
+class ObservationTable:
+    """Steps of one episode. Arrays are taken from, never copied, until a row or a batch is asked for."""
+
+    steps: int
+    align: Align
+    t_ns: Clock | None
+    """When each step was; None when no stream has a clock."""
+    arrays: Mapping[str, Array]
+    picks: Mapping[str, Rows | None]
+    """Which row of an array belongs to which step; None for its own rows in order."""
+    still: Mapping[str, Array]
+    """Without a first axis: the same at every step."""
+    without_clock: Sequence[str] = ()
+    """Namespaces that were paired by their share of the way, for want of anything better."""
+    unsorted: Sequence[str] = ()
+    """Namespaces whose clock ran backwards, and that were put into order."""
+    largest_gap_ns: Mapping[str, int] = field(default_factory=dict)
+    """Between a step and the row that was taken for it, by namespace."""
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def row(self, step: int) -> dict[str, Array]:
+        """What the policy sees at one step."""
+        if not 0 <= step < self.steps:
+            raise IndexError(f"step {step} of {self.steps}")
+        seen = {
+            key: array[step if (pick := self.picks[key]) is None else pick[step], ...]
+            for key, array in self.arrays.items()
+        }
+        return {**seen, **self.still} if self.still else seen
+
+    def __iter__(self) -> Iterator[dict[str, Array]]:
+        return map(self.row, range(self.steps))
+
+    def batch(self, start: int, stop: int) -> dict[str, Array]:
+        """Steps from `start` to before `stop`, each key with a first axis of steps."""
+        stop = min(stop, self.steps)
+        seen = {
+            key: array[start:stop] if (pick := self.picks[key]) is None else array[pick[start:stop]]
+            for key, array in self.arrays.items()
+        }
+        count = max(stop - start, 0)
+        return seen | {
+            key: np.broadcast_to(each, (count, *each.shape)) for key, each in self.still.items()
+        }
+
+
+def observation_table(
+    sensors: Arrays | None, *, align: Align = "index", clock: str | None = None
+) -> ObservationTable:
+    """`clock` names the namespace whose `_t_ns` gives the ticks; without it the one with the most rows does.
+
+    No sensors are no steps.
+    """
+    if align not in ALIGNMENTS:
+        raise ConfigurationError(message=f"align is {align!r}, expected {', '.join(ALIGNMENTS)}")
+    named = _by_namespace(sensors or {})
+    still = {key: array for key, array in named.items() if not array.ndim}
+    streams = {key: array for key, array in named.items() if array.ndim}
+    if not streams:
+        return ObservationTable(0, align, None, {}, {}, still)
+    if align == "index":
+        return _by_index(streams, still, clock)
+    return _by_time(streams, still, align, clock)
+
+
+def aligned_to(arrays: Arrays, t_ns: Clock, align: Align) -> dict[str, Array]:
+    """Arrays on the ticks of something else: recorded actions on the steps that a policy was asked at.
+
+    Namespaces without a clock go by their share of the way; `index` leaves all as it is. A tick before the first row
+    of a stream takes that row.
+    """
+    if align == "index" or not len(t_ns):
+        return dict(arrays)
+    streams = {key: array for key, array in arrays.items() if array.ndim and len(array)}
+    found = _Paired(streams, t_ns, align)
+    picked = {key: array[found.picks[key]] for key, array in streams.items()}
+    return {key: picked.get(key, array) for key, array in arrays.items()}
+
+
+# ---------------------------------------------------------------------------------------- by index
+
+
+def _by_namespace(sensors: Arrays) -> dict[str, Array]:
+    """Keys of one namespace beside each other, in the order in which namespaces were first seen."""
+    order: dict[str, list[str]] = {}
+    for key in sensors:
+        order.setdefault(split_key(key)[0], []).append(key)
+    return {spoken_key(key): np.asarray(sensors[key]) for keys in order.values() for key in keys}
+
+
+def _by_index(
+    streams: dict[str, Array], still: dict[str, Array], clock: str | None
+) -> ObservationTable:
+    steps = min(map(len, streams.values()))
+    name = _clock_key(streams, clock)
+    t_ns = None
+    if name is not None and streams[name].ndim == 1 and streams[name].dtype.kind in "iu":
+        t_ns = streams[name][:steps].astype(np.int64)
+    return ObservationTable(steps, "index", t_ns, streams, dict.fromkeys(streams), still)
+
+
+def _clock_key(streams: Arrays, clock: str | None) -> str | None:
+    """The clock that was asked for; or the first."""
+    if clock is not None:
+        return _named_clock(streams, clock)
+    return next((key for key in streams if split_key(key)[1] == CLOCK_FIELD), None)
+
+
+def _named_clock(streams: Arrays, clock: str) -> str:
+    for key in (clock, spoken_key(f"{clock}/{CLOCK_FIELD}")):
+        if key in streams and split_key(key)[1] == CLOCK_FIELD:
+            return key
+    known = ", ".join(key for key in streams if split_key(key)[1] == CLOCK_FIELD)
+    raise InvalidValue(
+        record="sensors",
+        field="clock",
+        value=repr(clock),
+        expected=f"a namespace that has {CLOCK_FIELD}: {known[:200] or 'none has'}",
+    )
+
+
+# ----------------------------------------------------------------------------------------- by time
+
+
+def _by_time(
+    streams: dict[str, Array], still: dict[str, Array], align: Align, clock: str | None
+) -> ObservationTable:
+    if not all(map(len, streams.values())):
+        return ObservationTable(0, align, None, streams, dict.fromkeys(streams), still)
+    clocks = [key for key in streams if split_key(key)[1] == CLOCK_FIELD]
+    if clock is None and not clocks:
+        raise InvalidValue(
+            record="sensors",
+            field=CLOCK_FIELD,
+            value="missing everywhere",
+            expected=f"a clock in at least one namespace for align={align}; align=index needs none",
+        )
+    longest = max(clocks, key=lambda key: len(streams[key]), default="")
+    ticks_key = longest if clock is None else _named_clock(streams, clock)
+    ticks = np.sort(_checked_clock(ticks_key, streams[ticks_key]), kind="stable")
+    if align == "hold":  # nothing is known before every stream has spoken
+        firsts = [_checked_clock(key, streams[key]).min() for key in clocks]
+        ticks = ticks[np.searchsorted(ticks, max(firsts)) :]
+    paired = _Paired(streams, ticks, align)
+    return ObservationTable(
+        len(ticks),
+        align,
+        ticks,
+        streams,
+        paired.picks,
+        still,
+        paired.without_clock,
+        paired.unsorted,
+        paired.gaps,
+    )
+
+
+class _Paired:
+    """For every array, the row that belongs to each tick."""
+
+    def __init__(self, streams: Arrays, ticks: Clock, align: Align) -> None:
+        self.picks: dict[str, Rows] = {}
+        self.without_clock: list[str] = []
+        self.unsorted: list[str] = []
+        self.gaps: dict[str, int] = {}
+        namespaces: dict[str, list[str]] = {}
+        for key in streams:
+            namespaces.setdefault(split_key(key)[0], []).append(key)
+        for namespace, keys in namespaces.items():
+            clock = streams.get(spoken_key(f"{namespace}/{CLOCK_FIELD}"))
+            if clock is None:
+                self.without_clock.append(namespace)
+                for key in keys:
+                    self.picks[key] = _by_share(len(streams[key]), len(ticks))
+            else:
+                shortest = min(len(streams[key]) for key in keys)
+                times = _checked_clock(f"{namespace}/{CLOCK_FIELD}", clock)[:shortest]
+                pick = self._pick(namespace, times, ticks, align)
+                self.picks |= dict.fromkeys(keys, pick)
+
+    def _pick(self, namespace: str, times: Clock, ticks: Clock, align: Align) -> Rows:
+        order = None
+        if np.any(times[1:] < times[:-1]):
+            self.unsorted.append(namespace)
+            order = np.argsort(times, kind="stable")
+            times = times[order]
+        pick = np.clip(np.searchsorted(times, ticks, side="right") - 1, 0, None)
+        if align == "nearest":
+            after = np.minimum(pick + 1, len(times) - 1)
+            pick = np.where(np.abs(times[after] - ticks) < np.abs(ticks - times[pick]), after, pick)
+        if len(ticks):
+            self.gaps[namespace] = int(np.abs(times[pick] - ticks).max())
+        return pick if order is None else order[pick]
+
+
+def _by_share(rows: int, ticks: int) -> Rows:
+    """Row j of n stands for the same share of the way as step i of T."""
+    return np.arange(ticks) * rows // max(ticks, 1)
+
+
+def _checked_clock(key: str, clock: Any) -> Clock:
+    if clock.ndim != 1 or clock.dtype.kind not in "iuf":
+        raise InvalidValue(
+            record="sensors",
+            field=key,
+            value=f"{clock.dtype} of shape {clock.shape}",
+            expected="whole numbers of nanoseconds, one per row",
+        )
+    if clock.dtype.kind == "f" and not np.isfinite(clock).all():
+        raise InvalidValue(
+            record="sensors", field=key, value="NaN or infinite", expected="nanoseconds"
+        )
+    ticks: Clock = clock.astype(np.int64)
+    return ticks

@@ -1,0 +1,198 @@
+"""Result columns: the results of a run as arrays, in the order of their baselines, with nothing taken on trust.
+
+Results may come from any client, and were only checked to be JSON. A value that is not the number it should be is left
+out and counted; it never becomes a zero, and it never stops a rollup.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.contracts.evals import EVIDENCE, EVIDENCE_KEY, OUTCOMES, EvalResult
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+_MEASURING = EVIDENCE[: EVIDENCE.index("open_loop")]
+"""Kinds of evidence that say something about an outcome."""
+NOT_MEASURED = EVIDENCE.index("not_measured")
+ASSERTED = EVIDENCE.index("asserted")
+_FOREIGN = -1
+_LARGEST = 1e300
+_PLAIN = {float, int, bool, type(None)}
+_LOWEST = {"collision_count": 0.0, "time_to_goal_s": 0.0}
+
+
+@dataclass(frozen=True)
+class OutcomeColumn:
+    """One outcome in every row, on both sides; NaN where it is not known."""
+
+    baseline: Floats
+    candidate: Floats
+    evidence: NDArray[np.int8]
+    """Positions in `EVIDENCE`."""
+    unusable: int
+    """Values that were there, and were no such outcome."""
+
+    @property
+    def known(self) -> Flags:
+        return np.isfinite(self.baseline) & np.isfinite(self.candidate)
+
+    @property
+    def told(self) -> Flags:
+        """Where the evidence is of a kind that says something about an outcome."""
+        return self.evidence < len(_MEASURING)
+
+
+@dataclass(frozen=True)
+class ResultColumns:
+    """One row per baseline, sorted by its id, so that the order results came in does not matter."""
+
+    ids: tuple[str, ...]
+    complete: Flags
+    failed: Flags
+    outcomes: Mapping[str, OutcomeColumn]
+    env_mismatch: Flags
+    nondeterministic: Flags
+    metrics: tuple[Mapping[str, Any], ...]
+    repeated: int
+    """Results that were for a baseline that already had one."""
+
+    @classmethod
+    def of(cls, results: Sequence[EvalResult]) -> ResultColumns:
+        rows, repeated = _one_per_baseline(results)
+        metrics = tuple(_as_mapping(row.metrics) or {} for row in rows)
+        complete = np.array([row.status == "complete" for row in rows], bool)
+        stated = [_mapping(blob, EVIDENCE_KEY) for blob in metrics]
+        repro = [_mapping(blob, "repro") or {} for blob in metrics]
+        return cls(
+            ids=tuple(row.baseline_episode_id for row in rows),
+            complete=complete,
+            failed=np.array([row.status == "failed" for row in rows], bool),
+            outcomes={name: _outcome(name, metrics, stated, complete) for name in OUTCOMES},
+            env_mismatch=np.array([_env_differs(each) for each in repro], bool),
+            nondeterministic=np.array([each.get("deterministic") is False for each in repro], bool),
+            metrics=metrics,
+            repeated=repeated,
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def numbers(self, *path: str) -> Floats:
+        """What the complete rows say under this path, where it is a number."""
+        values: list[Any] = [
+            blob for blob, done in zip(self.metrics, self.complete, strict=True) if done
+        ]
+        for key in path:
+            values = [value.get(key) if isinstance(value, Mapping) else None for value in values]
+        column, _ = numbers(values)
+        return column[np.isfinite(column)]
+
+
+def _one_per_baseline(results: Sequence[EvalResult]) -> tuple[list[EvalResult], int]:
+    """Of several results for one baseline the least favourable kind counts: a pair is a pair only once."""
+    rows = sorted(results, key=lambda row: row.baseline_episode_id)
+    ids = [row.baseline_episode_id for row in rows]
+    if len(set(ids)) == len(ids):
+        return rows, 0
+    order = {"failed": 0, "complete": 1}
+    rows.sort(key=lambda row: (row.baseline_episode_id, order.get(row.status, 2), _text(row)))
+    kept = [
+        row
+        for place, row in enumerate(rows)
+        if place == 0 or rows[place - 1].baseline_episode_id != row.baseline_episode_id
+    ]
+    return kept, len(rows) - len(kept)
+
+
+def _text(row: EvalResult) -> str:
+    return json.dumps(row.metrics, sort_keys=True, default=str)
+
+
+def _outcome(
+    name: str,
+    metrics: Sequence[Mapping[str, Any]],
+    stated: Sequence[Mapping[str, Any] | None],
+    complete: Flags,
+) -> OutcomeColumn:
+    lowest = _LOWEST.get(name, -_LARGEST)
+    highest = 1.0 if name == "success" else _LARGEST
+    sides = []
+    unusable = 0
+    for side in ("baseline", "candidate"):
+        column, refused = numbers([blob.get(f"{name}_{side}") for blob in metrics])
+        wrong = np.isfinite(column) & ((column < lowest) | (column > highest))
+        if name == "success":
+            wrong = np.isfinite(column) & (column != 0) & (column != 1)
+        column[wrong] = np.nan
+        unusable += refused + int(wrong.sum())
+        sides.append(column)
+    kinds = np.array([_kind(said, name) for said in stated], np.int8)
+    foreign = (kinds == _FOREIGN) & complete
+    kinds[kinds == _FOREIGN] = NOT_MEASURED
+    kinds[foreign] = _foreign_kind(sides[0][foreign], sides[1][foreign])
+    return OutcomeColumn(sides[0], sides[1], kinds, unusable)
+
+
+def _kind(stated: Mapping[str, Any] | None, name: str) -> int:
+    if stated is None:
+        return _FOREIGN
+    word = stated.get(name)
+    return EVIDENCE.index(word) if word in EVIDENCE else NOT_MEASURED
+
+
+def _foreign_kind(baseline: Floats, candidate: Floats) -> int:
+    """A client that states no evidence may have copied the baseline's outcome. When every pair is equal it must be
+    taken to have done so; else the policy said it."""
+    known = np.isfinite(baseline) & np.isfinite(candidate)
+    copied = bool(np.all(baseline[known] == candidate[known]))
+    return NOT_MEASURED if copied else ASSERTED
+
+
+def _env_differs(repro: Mapping[str, Any]) -> bool:
+    """Whether the candidate ran in another environment, or from another seed, than its baseline."""
+    if repro.get("env_match") is False:
+        return True
+    seed = _mapping(repro, "seed") or {}
+    seeds = (seed.get("baseline"), seed.get("candidate"))
+    return None not in seeds and seeds[0] != seeds[1]
+
+
+def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+    return _as_mapping(values.get(key))
+
+
+def _as_mapping(value: object) -> Mapping[str, Any] | None:
+    return value if isinstance(value, Mapping) else None
+
+
+def numbers(values: Sequence[object]) -> tuple[Floats, int]:
+    """As one column, NaN for null; and how many were neither null nor a number one can calculate with."""
+    if {type(value) for value in values} <= _PLAIN:
+        try:
+            column = np.array(values, np.float64)
+        except OverflowError:
+            column = np.array([_number(value) for value in values], np.float64)
+    else:
+        column = np.array([_number(value) for value in values], np.float64)
+    column = column.reshape(len(values))
+    column[~(np.abs(column) <= _LARGEST)] = np.nan
+    given = sum(value is not None for value in values)
+    return column, given - int(np.isfinite(column).sum())
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan

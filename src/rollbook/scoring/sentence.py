@@ -1,0 +1,89 @@
+"""Sentence: a decision in one line that a person can act on."""
+
+from __future__ import annotations
+
+from rollbook.contracts.evals import HIGHER_IS_BETTER
+from rollbook.contracts.gate import Gate
+from rollbook.scoring.decision import SHOWN, RunFacts, Statistics, Verdict
+from rollbook.scoring.intervals import Interval
+from rollbook.scoring.outcome_statistics import OutcomeStatistics
+
+
+def sentence(
+    verdict: Verdict,
+    statistics: Statistics,
+    gate: Gate,
+    facts: RunFacts,
+    interval: Interval | None,
+    needed: int | None,
+) -> str:
+    """`interval` is that of the first primary that was measured."""
+    lead = leading(statistics, gate)
+    parts = [_measured(lead, facts)]
+    if lead is not None:
+        parts.append(_effect(lead, interval))
+    parts.append(_shipped(verdict, gate) if verdict.recommend == "ship" else _held(verdict, needed))
+    return f"{verdict.recommend.capitalize()}: {'; '.join(parts)}."
+
+
+def leading(statistics: Statistics, gate: Gate) -> OutcomeStatistics | None:
+    """What the sentence is about: the first primary that was measured, else the first guard."""
+    for role in ("primary", "guard"):
+        for rule in gate.rules:
+            if rule.role == role and statistics[rule.metric].n:
+                return statistics[rule.metric]
+    return None
+
+
+def _measured(lead: OutcomeStatistics | None, facts: RunFacts) -> str:
+    n = 0 if lead is None else lead.n
+    total = facts.total if lead is None else max(facts.total, lead.n)
+    crashed = f" ({facts.failed} crashed)" if facts.failed else ""
+    if n < total:
+        return f"{n} of {_pairs(total)} measured{crashed}"
+    return f"{_pairs(n)} measured{crashed}"
+
+
+def _effect(lead: OutcomeStatistics, interval: Interval | None) -> str:
+    metric = lead.pairs.metric
+    sign = 1 if HIGHER_IS_BETTER[metric] else -1
+    delta = sign * (lead.gain or 0.0)
+    name = SHOWN[metric]
+    text = f"{name} {_number(metric, delta)}{' points' if metric == 'success' else ''}"
+    if interval is None:
+        return text
+    low, high = (_number(metric, bound) for bound in interval)
+    return f"{text}, 95 % interval {low} to {high}"
+
+
+def _shipped(verdict: Verdict, gate: Gate) -> str:
+    if gate.mode == "non_inferiority":
+        return "not worse than the gate allows"
+    return f"better on {' and '.join(SHOWN[metric] for metric in verdict.better)}"
+
+
+def _held(verdict: Verdict, needed: int | None) -> str:
+    others = len(verdict.findings) - 1
+    first = verdict.findings[0].text
+    if needed is not None:
+        about = "1 more pair is" if needed == 1 else f"about {_rounded(needed)} more pairs are"
+        return f"{first}; {about} needed"
+    if others:
+        first += f", and {others} more reason{'s' if others > 1 else ''}"
+    if verdict.reasons == ["not_better"]:
+        first += "; nothing says that more pairs would show it"
+    return first
+
+
+def _number(metric: str, value: float) -> str:
+    return f"{100 * value:+.1f}" if metric == "success" else f"{value:+.3g}"
+
+
+def _pairs(count: int) -> str:
+    return f"{count} pair{'' if count == 1 else 's'}"
+
+
+def _rounded(count: int) -> int:
+    """To two digits: the third would be a promise."""
+    unit = int(10 ** max(0, len(str(count)) - 2))
+    return -(-count // unit) * unit

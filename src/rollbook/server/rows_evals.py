@@ -1,0 +1,104 @@
+"""Rows of eval runs, scenarios and webhooks as they leave the database: plain, frozen, free of SQL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalRunHead:
+    """What a list shows."""
+
+    id: str
+    name: str | None
+    candidate_policy_version: str
+    baseline_policy_version: str | None
+    runner_kind: str
+    status: str
+    episode_count: int
+    """Of the baselines it was made for. One that is deleted takes its result along, and is still counted here."""
+    episodes_completed: int
+    episodes_failed: int
+    recommend: str | None
+    decision: str | None
+    gate_digest: str | None
+    created_by: str | None
+    created_at_us: int
+    updated_at_us: int
+    completed_at_us: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalRunRow(EvalRunHead):
+    gate: dict[str, Any] | None
+    metadata: dict[str, Any]
+    summary: dict[str, Any] | None
+    revision: int
+    request_digest: str | None
+    replayed: bool = False
+    """A repeated create was answered with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvalResultRow:
+    position: int
+    id: str
+    baseline_episode_id: str
+    candidate_episode_id: str | None
+    status: str
+    metrics: dict[str, Any]
+    error: str | None
+    updated_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioRow:
+    id: str
+    baseline_episode_id: str
+    name: str | None
+    description: str | None
+    severity: str
+    active: bool
+    created_by: str | None
+    created_at_us: int
+    updated_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A scenario, and what the newest result of one candidate says about it; None where there is none."""
+
+    scenario: ScenarioRow
+    status: str | None
+    error: str | None
+    candidate_episode_id: str | None
+    eval_run_id: str | None
+    decided_at_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRow:
+    id: str
+    url: str
+    events: list[str]
+    description: str | None
+    salt: str
+    secret_hash: str
+    created_by: str | None
+    created_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRow:
+    id: str
+    webhook_id: str
+    event: str
+    body: str
+    status: str
+    attempts: int
+    tries: list[dict[str, Any]]
+    """What came of each attempt: when, the status code or the error, how long it took."""
+    created_at_us: int
+    next_attempt_at_us: int
+    finished_at_us: int | None

@@ -1,0 +1,84 @@
+"""Where a webhook may lead. Its URL is chosen by a tenant and called from inside, where more can be reached than the
+tenant should: so a name is resolved once, every address is looked at, and it is these addresses that are called."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
+from urllib.parse import SplitResult, urlsplit
+
+Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
+
+LONGEST_URL = 2000
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_resolvers = ThreadPoolExecutor(8, thread_name_prefix="webhook-names")
+"""Of their own: a name server that does not answer must not hold up other work."""
+
+
+class AddressRefused(Exception):
+    """The text may be shown: it names no address that was not in the URL."""
+
+
+def checked_url(url: str, *, to_private: bool) -> SplitResult:
+    """Raises AddressRefused with what is wrong about it. A name is not resolved: it may lead elsewhere later anyway."""
+    try:
+        split = urlsplit(url)
+        port = split.port
+    except ValueError as error:
+        raise AddressRefused("is not a URL") from error
+    if split.scheme not in ("http", "https") or not split.hostname:
+        raise AddressRefused("has to be an address such as https://ci.example.com/hook")
+    if split.username is not None or split.password is not None:
+        raise AddressRefused("holds a name or a password; the signature is how we are known")
+    if split.fragment or port == 0 or not url.isascii() or any(ord(each) <= 32 for each in url):
+        raise AddressRefused("has a fragment, a port 0, a space or a letter beyond ASCII")
+    literal = _literal(split.hostname)
+    if literal is not None and not to_private and not is_public(literal):
+        raise AddressRefused(_PRIVATE)
+    return split
+
+
+async def addresses_of(host: str, port: int, *, to_private: bool) -> list[str]:
+    """Every one of them may be called. One that may not is enough to refuse them all."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.run_in_executor(
+            _resolvers, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        )
+    except (OSError, UnicodeError) as error:
+        raise AddressRefused("its name cannot be resolved") from error
+    addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+    parsed = [ipaddress.ip_address(each.partition("%")[0]) for each in addresses]
+    if not to_private and not all(map(is_public, parsed)):
+        raise AddressRefused(_PRIVATE)
+    return addresses
+
+
+def is_public(address: Address) -> bool:
+    """Also behind the ways in which IPv6 writes an address of IPv4."""
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is None and address.teredo is not None:
+            inner = address.teredo[1]
+        if inner is not None:
+            return is_public(inner)
+    special = address.is_multicast or address.is_reserved or address.is_unspecified
+    return address.is_global and not special
+
+
+def _literal(host: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+_PRIVATE = (
+    "leads to an address that is not public; whoever runs the server can allow that "
+    "with --set webhooks_to_private=true"
+)

@@ -1,0 +1,80 @@
+"""The journal: what is in it can be taken up by the next runner, and by nobody else meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollbook.errors import StorageError
+from rollbook.evals.journal import Journal, LeftBehind, Row, remove_journals
+
+
+def row(name: str, status: str = "complete", data: bytes = b"npz") -> Row:
+    files = {"actions": data, "sensors": data * 2} if status == "complete" else {}
+    return Row(name, status, {"step_count": 3}, files=files, fps=10.0)  # type: ignore[arg-type]
+
+
+def left_behind(folder: Path) -> list[Row]:
+    left = LeftBehind(folder)
+    left.close()
+    return left.rows
+
+
+def test_rows_that_were_not_delivered_are_found_with_their_artifacts(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "run")
+    first, second, third = row("a"), row("b"), row("c", "failed")
+    journal.keep([first])
+    journal.keep([second, third])
+    journal.created({"b": "replay-of-b"})
+    journal.delivered([first])
+    journal.close()
+    (found,) = left_behind(tmp_path / "run")  # the failed one is tried again
+    assert (found.baseline_episode_id, found.candidate_episode_id) == ("b", "replay-of-b")
+    assert (found.metrics, found.fps) == ({"step_count": 3}, 10.0)
+
+
+def test_artifacts_lie_where_the_row_says(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    rows = [row("a", data=b"first"), row("b", data=b"second")]
+    journal.keep(rows)
+    for each, expected in zip(rows, (b"first", b"second"), strict=True):
+        piece = each.pieces["sensors"]
+        stored = (tmp_path / piece.file).read_bytes()
+        assert stored[piece.start : piece.start + piece.size] == expected * 2
+    journal.close()
+
+
+def test_half_a_line_is_what_was_never_said(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.keep([row("a")])
+    journal.close()
+    (path,) = tmp_path.glob("*.jsonl")
+    path.write_bytes(path.read_bytes() + b'{"row":{"baseline_epi')
+    assert [each.baseline_episode_id for each in left_behind(tmp_path)] == ["a"]
+
+
+def test_a_row_whose_artifacts_are_gone_is_done_again(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.keep([row("a")])
+    journal.close()
+    next(tmp_path.glob("*.batch")).unlink()
+    assert left_behind(tmp_path) == []
+
+
+def test_the_journal_of_a_living_runner_is_left_alone(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.keep([row("a")])
+    assert left_behind(tmp_path) == []
+    remove_journals(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+    journal.close()
+    assert len(left_behind(tmp_path)) == 1
+    remove_journals(tmp_path)
+    assert not tmp_path.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="journal="):
+        Journal(tmp_path / "file" / "run")

@@ -1,0 +1,259 @@
+"""Networks fail, servers fail, runners are killed: the campaign is not lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rollbook.client import Client
+from rollbook.errors import TransportError
+from rollbook.evals import complete_run, open_run, run_against
+from tests.evals.campaigns import Campaign, journal_files
+from tests.evals.faulty_proxy import Fault, FaultyProxy
+from tests.evals.replay_policies import crash_on_negative, follow
+from tests.server.running import RunningServer
+
+
+def never(obs: object) -> dict[str, object]:
+    raise AssertionError("this was done before")
+
+
+# ---------------------------------------------------------------------------------------- downloads
+
+
+@pytest.mark.parametrize("route", ["GET /blobs", "POST /api/episodes/lookup"])
+@pytest.mark.parametrize("status", [500, None])
+def test_a_download_that_fails_once_is_tried_again(
+    faulty: Campaign, proxy: FaultyProxy, route: str, status: int | None
+) -> None:
+    run = faulty.run(dry_run=True)
+    proxy.faults.append(Fault(route, status, times=2))
+    results = run_against(run, policy_callable=follow)
+    assert {each.status for each in results} == {"complete"}
+
+
+@pytest.mark.parametrize(("status", "named"), [(500, "ServerError"), (401, "AuthError")])
+def test_a_download_that_keeps_failing_makes_failed_rows(
+    faulty: Campaign, proxy: FaultyProxy, status: int, named: str
+) -> None:
+    run = faulty.run()
+    proxy.faults.append(Fault("GET /", status))
+    results = run_against(run, policy_callable=follow)
+    assert {each.status for each in results} == {"failed"}
+    assert all(named in str(each.error) for each in results)
+    assert run.episodes_failed == 5
+
+
+def test_what_was_downloaded_before_is_not_downloaded_again(
+    faulty: Campaign, proxy: FaultyProxy
+) -> None:
+    faulty.against(follow, dry_run=True)
+    before = proxy.count("GET /blobs")
+    assert before > 0
+    faulty.against(follow, dry_run=True)
+    assert proxy.count("GET /blobs") == before
+
+
+def test_a_cached_baseline_that_was_damaged_is_fetched_again(
+    faulty: Campaign, proxy: FaultyProxy, own_home: Path
+) -> None:
+    faulty.against(follow, dry_run=True)
+    before = proxy.count("GET /blobs")
+    damaged = next((own_home / "cache").iterdir())
+    damaged.write_bytes(b"something else")
+    assert {each.status for each in faulty.against(follow, dry_run=True)} == {"complete"}
+    assert proxy.count("GET /blobs") == before + 1
+
+
+# ------------------------------------------------------------------------------------------ uploads
+
+
+@pytest.mark.parametrize(
+    "route", ["/api/ingest/episodes", "PUT /blobs", "POST /api/ingest/eval-run/"]
+)
+@pytest.mark.parametrize("status", [500, None])
+def test_an_upload_that_fails_once_is_tried_again(
+    faulty: Campaign, proxy: FaultyProxy, route: str, status: int | None
+) -> None:
+    run = faulty.run()
+    proxy.faults.append(Fault(route, status, times=1))
+    assert {each.status for each in run_against(run, policy_callable=follow)} == {"complete"}
+    assert faulty.statuses(run) == ["complete"] * 5
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        "PUT /blobs",
+        "POST /api/ingest/eval-run/",
+        pytest.param("/api/ingest/episodes", marks=pytest.mark.slow),
+        pytest.param("/finalize", marks=pytest.mark.slow),
+    ],
+)
+def test_what_cannot_be_delivered_waits_in_the_journal_and_is_delivered_by_resume(
+    faulty: Campaign, proxy: FaultyProxy, own_home: Path, route: str
+) -> None:
+    run = faulty.run()
+    proxy.faults.append(Fault(route, 500))
+    with pytest.raises(TransportError, match=r"5 results could not be delivered.*resume=True"):
+        run_against(run, policy_callable=follow)
+    assert journal_files(own_home, run) == [".batch", ".jsonl"]
+    proxy.faults.clear()
+    results = run_against(run, policy_callable=never, resume=True)
+    assert [each.baseline_episode_id for each in results] == faulty.ids
+    assert faulty.statuses(run) == ["complete"] * 5
+    row = faulty.rows(run)[faulty.ids[0]]
+    replay = faulty.client.episode(str(row.candidate_episode_id))
+    assert replay.status == "ready"
+    assert "/arm/command" in replay.actions()
+    complete_run(run)
+    assert journal_files(own_home, run) == []
+
+
+def test_what_was_left_behind_may_be_delivered_in_other_portions(
+    faulty: Campaign, proxy: FaultyProxy, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = faulty.run()
+    proxy.faults.append(Fault("PUT /blobs", 500))
+    with pytest.raises(TransportError):
+        run_against(run, policy_callable=follow)
+    proxy.faults.clear()
+    monkeypatch.setattr("rollbook.evals.uploads.ROWS_AT_ONCE", 2)
+    assert len(run_against(run, policy_callable=never, resume=True)) == 5
+    assert faulty.statuses(run) == ["complete"] * 5
+    assert journal_files(own_home, run) == [".jsonl"]
+
+
+def test_an_answer_that_is_lost_leaves_one_result_per_baseline(
+    faulty: Campaign, proxy: FaultyProxy
+) -> None:
+    run = faulty.run()
+    proxy.faults.append(Fault("POST /api/ingest/eval-run/", None, times=1, after=True))
+    run_against(run, policy_callable=follow)
+    assert faulty.statuses(run) == ["complete"] * 5
+    assert run.episodes_completed == 5
+
+
+def test_another_folder_can_hold_the_journal(campaign: Campaign, tmp_path: Path) -> None:
+    run_against(campaign.run(), policy_callable=follow, journal=tmp_path / "elsewhere")
+    assert [each.suffix for each in (tmp_path / "elsewhere").iterdir()] == [".jsonl"]
+
+
+# ------------------------------------------------------------------------------------------- resume
+
+
+def test_resume_does_what_failed_again_and_nothing_else(campaign: Campaign) -> None:
+    run = campaign.run()
+    run_against(run, policy_callable=crash_on_negative)
+    seen: list[float] = []
+
+    def counting(obs: dict[str, object]) -> dict[str, object]:
+        seen.append(float(obs["/arm/position"][0]))  # type: ignore[index]
+        return follow(obs)
+
+    results = run_against(open_run(run.id, campaign.client), policy_callable=counting, resume=True)
+    assert {each.status for each in results} == {"complete"}
+    assert [each.baseline_episode_id for each in results] == campaign.ids
+    assert seen[0] == -1.0
+    assert len(seen) == 10
+    assert campaign.statuses(run) == ["complete"] * 5
+
+
+def test_resume_of_a_run_that_is_done_asks_nothing_of_the_policy(campaign: Campaign) -> None:
+    run = campaign.run()
+    before = run_against(run, policy_callable=follow)
+    after = run_against(run, policy_callable=never, resume=True)
+    assert [(each.status, each.candidate_episode_id) for each in after] == [
+        (each.status, each.candidate_episode_id) for each in before
+    ]
+
+
+_RUNNER = """
+import sys, time
+from rollbook.client import Client, Retries
+from rollbook.evals import open_run, run_against
+from tests.evals.replay_policies import follow
+
+def policy(obs):
+    if float(obs["/arm/position"][0]) < 0:
+        sys.stdout.write("here\\n")
+        sys.stdout.flush()
+        time.sleep(60)
+    return follow(obs)
+
+client = Client(api_key=sys.argv[1], base_url=sys.argv[2], retries=Retries(attempts=1))
+run_against(open_run(sys.argv[3], client), policy_callable=policy)
+"""
+
+
+@pytest.mark.parametrize("reachable", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_a_runner_that_is_killed_is_taken_up_where_it_was(
+    faulty: Campaign,
+    proxy: FaultyProxy,
+    campaign_server: RunningServer,
+    own_home: Path,
+    reachable: bool,
+) -> None:
+    """`reachable` is whether it could deliver what it had done."""
+    run = faulty.run()
+    if not reachable:
+        proxy.faults.append(Fault("POST /api/ingest/eval-run/", 500))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", _RUNNER, campaign_server.api_key, proxy.base_url, run.id]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as runner:
+        assert runner.stdout is not None
+        assert runner.stdout.readline() == b"here\n"  # two are done, and the third hangs
+        _wait_for(lambda: _journaled(own_home / "runs" / run.id) >= 2)
+        if reachable:
+            _wait_for(lambda: faulty.statuses(run).count("complete") == 2)
+        runner.send_signal(signal.SIGKILL)
+    proxy.faults.clear()
+    starts: list[float] = []
+
+    def policy(obs: dict[str, object]) -> dict[str, object]:
+        starts.append(float(obs["/arm/position"][0]))  # type: ignore[index]
+        return follow(obs)
+
+    results = run_against(run, policy_callable=policy, resume=True)
+    assert {each.status for each in results} == {"complete"}
+    assert len(results) == 5
+    assert starts[0] == -1.0
+    assert len(starts) == 30
+    assert faulty.statuses(run) == ["complete"] * 5
+
+
+def _journaled(folder: Path) -> int:
+    lines = [line for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+    return sum("row" in json.loads(line) for line in lines)
+
+
+def _wait_for(condition: object) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_two_may_resume_at_the_same_time(campaign: Campaign, faulty: Campaign) -> None:
+    run = campaign.run()
+    other = open_run(run.id, faulty.client)
+    first = run_against(run, policy_callable=follow, resume=True)
+    second = run_against(other, policy_callable=never, resume=True)
+    assert len(first) == len(second) == 5
+
+
+def test_a_client_goes_to_another_process_as_what_it_was_made_with(client_at: object) -> None:
+    import pickle
+
+    client = client_at()  # type: ignore[operator]
+    with pickle.loads(pickle.dumps(client)) as copy:
+        assert isinstance(copy, Client)
+        assert copy.base_url == client.base_url
+        assert list(copy.episodes(limit=1))

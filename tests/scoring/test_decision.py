@@ -1,0 +1,383 @@
+"""Decision: what ships, and every reason not to."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from rollbook.contracts.evals import EvalResult
+from rollbook.contracts.gate import Gate, MetricRule
+from rollbook.scoring.decision import EPSILON, judge
+from rollbook.scoring.intervals import tango_interval
+from rollbook.scoring.paired_tests import mcnemar_exact
+from rollbook.scoring.result_columns import ResultColumns
+from rollbook.scoring.rollup import measured, rollup
+from tests.scoring.result_rows import crash, pending, rewards, row, successes
+
+SUCCESS_ONLY = Gate(
+    rules=(MetricRule(metric="success", role="primary", margin=0.1, required=True),)
+)
+NOT_WORSE = msgspec.structs.replace(SUCCESS_ONLY, mode="non_inferiority")
+SEQUENTIAL = msgspec.structs.replace(SUCCESS_ONLY, design="sequential")
+
+
+def decided(results: list[EvalResult], gate: Gate | None = None, **more: Any) -> dict[str, Any]:
+    decision: dict[str, Any] = rollup(results, gate, **more)["decision"]
+    return decided_consistently(decision)
+
+
+def decided_consistently(decision: dict[str, Any]) -> dict[str, Any]:
+    assert (decision["recommend"] == "ship") == (not decision["reasons"])
+    assert decision["sentence"].startswith(("Ship: ", "Hold: "))
+    assert decision["reasons"] == list(
+        dict.fromkeys(finding["reason"] for finding in decision["findings"])
+    )
+    return decision
+
+
+def gains(n: int, mean: float, seed: int = 1) -> list[float]:
+    values = np.random.default_rng(seed).normal(size=n)
+    return (values - values.mean() + mean).tolist()  # type: ignore[no-any-return]
+
+
+def test_many_wins_and_few_losses_ship() -> None:
+    decision = decided(successes(12, 1, 27))
+    assert decision["recommend"] == "ship"
+    assert decision["better"] == ["success"]
+    assert decision["needed_n"] == 0
+    assert decision["left_out"] == ["reward_total", "collision_count"]
+    assert decision["sentence"].startswith("Ship: 40 pairs measured; success +27.5 points, 95 %")
+
+
+def test_as_many_wins_as_losses_hold() -> None:
+    decision = decided(successes(5, 5, 90))
+    assert decision["reasons"] == ["not_better"]
+    assert decision["needed_n"] is None
+    assert "nothing says that more pairs would show it" in decision["sentence"]
+
+
+def test_a_clear_loss_is_a_regression_and_no_number_of_pairs_helps() -> None:
+    decision = decided(successes(0, 12, 28))
+    assert decision["reasons"] == ["regression:success", "not_better"]
+    assert decision["needed_n"] is None
+
+
+def test_too_few_pairs_hold_and_say_how_many_more() -> None:
+    decision = decided(successes(3, 0, 9), SUCCESS_ONLY, total=25)
+    assert decision["reasons"] == ["missing_data", "insufficient_n", "not_better"]
+    assert decision["needed_n"] >= 13
+    assert decision["sentence"].startswith("Hold: 12 of 25 pairs measured; success +25.0 points, 9")
+    assert "more pairs are needed" in decision["sentence"]
+
+
+def test_a_loss_that_is_not_shown_but_not_ruled_out_asks_for_more_pairs() -> None:
+    decision = decided(successes(3, 3, 24), NOT_WORSE)
+    assert decision["reasons"] == ["insufficient_n"]
+    assert 50 < decision["needed_n"] < 150
+
+
+def test_a_refactoring_ships_when_it_is_not_worse() -> None:
+    assert decided(successes(0, 0, 25), NOT_WORSE)["recommend"] == "ship"
+    assert decided(successes(0, 0, 24), NOT_WORSE)["reasons"] == ["insufficient_n"]
+    decision = decided(successes(2, 4, 194), NOT_WORSE)
+    assert decision["recommend"] == "ship"
+    assert "not worse than the gate allows" in decision["sentence"]
+
+
+def test_the_estimate_beyond_the_margin_is_a_regression_even_when_unsure() -> None:
+    decision = decided(successes(0, 4, 26), NOT_WORSE)
+    assert mcnemar_exact(0, 4).worse > 0.05
+    assert decision["reasons"] == ["regression:success"]
+
+
+def test_crashes_count_as_losses() -> None:
+    rows = successes(12, 1, 27)
+    crashed = [crash(100 + place) for place in range(4)]
+    summary = rollup(rows + crashed)
+    assert summary["success_rate"]["losses"] == 5
+    assert summary["success_rate"]["crashes"] == 4
+    assert summary["success_rate"]["n_pairs"] == 44
+    assert summary["success_rate"]["paired_delta"] == pytest.approx(7 / 44)
+    assert summary["success_rate"]["delta"] == pytest.approx(11 / 40), "other clients' mean stays"
+    assert summary["counts"]["failed"] == 4
+    assert "(4 crashed)" in summary["decision"]["sentence"]
+
+
+def test_a_crash_where_the_baseline_failed_too_lost_nothing() -> None:
+    summary = rollup([*successes(2, 0, 8), crash(50, success_baseline=False)])
+    assert (summary["success_rate"]["losses"], summary["success_rate"]["n_pairs"]) == (0, 11)
+
+
+def test_a_candidate_that_only_crashes_is_worse() -> None:
+    decision = decided([crash(place, success_baseline=True) for place in range(30)])
+    assert "regression:success" in decision["reasons"]
+    assert "not_measured" in decision["reasons"]
+
+
+def test_crashes_alone_say_nothing_about_a_success_nobody_knows() -> None:
+    decision = decided([crash(place) for place in range(30)])
+    assert decision["reasons"] == ["not_measured"]
+    assert "(30 crashed)" in decision["sentence"]
+
+
+def test_crashing_does_not_help_the_reward() -> None:
+    """Without its crashes the candidate would look better."""
+    some = rewards(gains(40, 0.35))
+    assert decided(some, Gate.for_reward())["recommend"] == "ship"
+    crashed = some + [crash(100 + place) for place in range(4)]
+    summary = rollup(crashed, Gate.for_reward())
+    assert summary["decision"]["reasons"] == ["not_better"]
+    assert summary["reward_mean"]["crashes"] == 4
+    assert "4 crashed, counted with the worst loss of the run" in summary["reward_mean"]["note"]
+
+
+def test_a_reward_alone_can_ship() -> None:
+    decision = decided(rewards(gains(60, 0.5), evidence="counterfactual"), Gate.for_reward())
+    assert decision["recommend"] == "ship"
+    assert decision["better"] == ["reward_total"]
+    assert "better on reward" in decision["sentence"]
+
+
+def test_a_reward_that_may_yet_be_shown_says_how_many_more() -> None:
+    decision = decided(rewards(gains(30, 0.2)), Gate.for_reward())
+    assert decision["reasons"] == ["not_better"]
+    assert 50 < decision["needed_n"] < 300
+
+
+def test_a_worse_reward_holds_however_good_the_success() -> None:
+    values = gains(40, -0.6)
+    results = successes(12, 0, 28)
+    for result, value in zip(results, values, strict=True):
+        result.metrics |= {"reward_total_baseline": 0.0, "reward_total_candidate": value}
+        result.metrics["evidence"]["reward_total"] = "closed_loop"
+    assert decided(results)["reasons"] == ["regression:reward_total"]
+
+
+def test_a_guard_that_got_worse_holds_and_is_not_corrected_for() -> None:
+    results = successes(12, 0, 28, collisions=(0, 0))
+    assert decided(results)["recommend"] == "ship"
+    for result in results[:5]:
+        result.metrics["collision_count_candidate"] = 1
+    assert decided(results)["reasons"] == ["regression:collision_count"]
+    results[0].metrics["collision_count_candidate"] = 0
+    assert decided(results)["recommend"] == "ship", "four of forty are still within chance"
+
+
+def test_a_gate_may_forbid_even_one_catastrophe() -> None:
+    results = successes(12, 0, 28, collisions=(0, 0))
+    results[0].metrics["collision_count_candidate"] = 1
+    strict = MetricRule(metric="collision_count", role="guard", most_catastrophes=0)
+    gate = Gate(rules=(*Gate().rules[:2], strict))
+    assert decided(results)["recommend"] == "ship"
+    assert decided(results, gate)["reasons"] == ["regression:collision_count"]
+
+
+def test_a_guard_with_a_margin_has_to_rule_it_out() -> None:
+    rule = MetricRule(metric="reward_total", role="guard", margin=0.2)
+    gate = Gate(rules=(SUCCESS_ONLY.rules[0], rule))
+    results = successes(12, 0, 28)
+    for result, value in zip(results, gains(40, 0.0), strict=True):
+        result.metrics |= {"reward_total_baseline": 0.0, "reward_total_candidate": value}
+        result.metrics["evidence"]["reward_total"] = "closed_loop"
+    decision = decided(results, gate)
+    assert decision["reasons"] == ["insufficient_n"]
+    assert 50 < decision["needed_n"] + 40 < 300
+    wide = Gate(rules=(SUCCESS_ONLY.rules[0], msgspec.structs.replace(rule, margin=0.5)))
+    assert decided(results, wide)["recommend"] == "ship"
+
+
+def test_holm_asks_more_of_two_chances_than_of_one() -> None:
+    wins = successes(6, 0, 34)
+    assert mcnemar_exact(6, 0).better < 0.025
+    assert decided(wins)["recommend"] == "ship"
+    five = successes(5, 0, 35)
+    assert decided(five)["recommend"] == "ship", "0.031 with one primary measured"
+    for result, value in zip(five, gains(40, 0.0), strict=True):
+        result.metrics |= {"reward_total_baseline": 0.0, "reward_total_candidate": value}
+        result.metrics["evidence"]["reward_total"] = "closed_loop"
+    assert decided(five)["reasons"] == ["not_better"], "0.031 is not below 0.05 / 2"
+
+
+@pytest.mark.parametrize("evidence", ["asserted", "open_loop", "not_measured"])
+def test_evidence_the_gate_does_not_take_holds(evidence: str) -> None:
+    decision = decided(successes(12, 0, 28, evidence=evidence))
+    assert "not_measured" in decision["reasons"]
+    assert decision["needed_n"] is None
+
+
+def test_what_the_policy_says_of_itself_ships_only_when_the_gate_takes_it() -> None:
+    gate = Gate(evidence=("closed_loop", "asserted"))
+    assert decided(successes(12, 0, 28, evidence="asserted"), gate)["recommend"] == "ship"
+
+
+def test_numbers_of_two_kinds_do_not_average() -> None:
+    gate = Gate(evidence=("closed_loop", "asserted"))
+    mixed = successes(12, 0, 28)
+    mixed[3] = row(3, success=(False, True), evidence="asserted")
+    decision = decided(mixed, gate)
+    assert "mixed_evidence" in decision["reasons"]
+    assert "partly closed_loop and partly asserted" in decision["sentence"]
+
+
+def test_gaps_hold() -> None:
+    results = successes(12, 0, 28)
+    gaps = [row(100 + place) for place in range(5)]
+    assert decided(results + gaps)["reasons"] == ["missing_data"]
+    assert decided(results + gaps[:4])["recommend"] == "ship"
+    waiting = decided(results + [pending(100 + place) for place in range(5)])
+    assert waiting["reasons"] == ["missing_data"]
+    assert waiting["needed_n"] == 1
+
+
+def test_another_environment_or_seed_holds() -> None:
+    results = successes(12, 0, 28)
+    results[7].metrics["repro"] = {"env_match": False, "deterministic": True}
+    assert decided(results)["reasons"] == ["env_mismatch"]
+    results[7].metrics["repro"] = {"env_match": True, "seed": {"baseline": 1, "candidate": 2}}
+    assert decided(results)["reasons"] == ["env_mismatch"]
+    results[7].metrics["repro"] = {"env_match": None, "seed": {"baseline": None, "candidate": 2}}
+    assert decided(results)["recommend"] == "ship"
+
+
+def test_a_baseline_that_does_not_repeat_itself_holds() -> None:
+    results = successes(12, 0, 28)
+    results[7].metrics["repro"] = {"env_match": True, "deterministic": False}
+    assert decided(results)["reasons"] == ["nondeterministic_baseline"]
+
+
+def test_one_failure_on_a_critical_scenario_holds() -> None:
+    results = successes(12, 1, 27)
+    lost = results[12].baseline_episode_id
+    assert decided(results, critical={lost: "sc-1"})["reasons"] == ["critical_scenario:sc-1"]
+    won = results[0].baseline_episode_id
+    assert decided(results, critical={won: "sc-2", "ep-elsewhere": "sc-3"})["recommend"] == "ship"
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        crash(5, success_baseline=False),
+        pending(5),
+        row(5),
+        row(5, success=(True, True), collisions=(0, 1)),
+    ],
+)
+def test_a_critical_scenario_passes_only_when_it_was_seen_to(result: EvalResult) -> None:
+    results = successes(20, 0, 40, collisions=(0, 0))
+    results[5] = result
+    decision = decided(results, critical={"ep-0005": "sc-1"})
+    assert decision["reasons"] == ["critical_scenario:sc-1"]
+
+
+def test_without_success_in_the_gate_a_critical_scenario_needs_no_success() -> None:
+    results = rewards(gains(60, 0.5))
+    critical = {"ep-0005": "sc-1"}
+    assert decided(results, Gate.for_reward(), critical=critical)["recommend"] == "ship"
+
+
+def test_nothing_on_a_threshold_ships() -> None:
+    """The margin is moved onto the bound itself, and a billionth to either side of it."""
+    results = successes(3, 1, 46)
+    bound = -tango_interval(3, 1, 50, 0.90)[0]
+
+    def verdict(margin: float) -> str:
+        rule = msgspec.structs.replace(NOT_WORSE.rules[0], margin=margin)
+        return str(decided(results, msgspec.structs.replace(NOT_WORSE, rules=(rule,)))["recommend"])
+
+    assert verdict(bound) == "hold"
+    assert verdict(bound + EPSILON / 2) == "hold"
+    assert verdict(bound + 2 * EPSILON) == "ship"
+
+
+def test_a_p_value_of_exactly_alpha_does_not_ship() -> None:
+    exact = msgspec.structs.replace(SUCCESS_ONLY, alpha=0.03125)
+    assert decided(successes(5, 0, 35), exact)["reasons"] == ["not_better"]
+    above = msgspec.structs.replace(SUCCESS_ONLY, alpha=0.0313)
+    assert decided(successes(5, 0, 35), above)["recommend"] == "ship"
+
+
+def test_time_to_goal_never_ships_on_its_own() -> None:
+    rules = (
+        MetricRule(metric="time_to_goal_s", role="primary"),
+        MetricRule(metric="success", role="guard", margin=0.1),
+    )
+    gate = Gate(rules=rules)
+    times = gains(40, 3.0)
+    timed = [row(place, time=(20.0, 20.0 - gain)) for place, gain in enumerate(times)]
+    assert decided(timed, gate)["reasons"] == ["not_better"], "nobody knows who reached the goal"
+    both = [
+        row(place, success=(True, True), time=(20.0, 20.0 - gain))
+        for place, gain in enumerate(times)
+    ]
+    assert decided(both, gate)["better"] == ["time_to_goal_s"]
+
+
+def test_sequential_superiority_comes_from_the_bet_alone() -> None:
+    """Six wins of six convince the exact test, and not yet the one that may be asked again and again."""
+    assert decided(successes(6, 0, 30), SUCCESS_ONLY)["recommend"] == "ship"
+    assert decided(successes(6, 0, 30), SEQUENTIAL)["reasons"] == ["not_better"]
+    summary = rollup(successes(7, 0, 30), SEQUENTIAL)
+    assert summary["decision"]["recommend"] == "ship"
+    assert summary["sequential"]["e_better"] > summary["sequential"]["threshold"] == 20
+    assert summary["success_rate"]["p_value"] == pytest.approx(
+        1 / summary["sequential"]["e_better"]
+    )
+
+
+def test_a_reward_does_not_ship_a_sequential_run() -> None:
+    results = successes(0, 0, 40)
+    for result, value in zip(results, gains(40, 2.0), strict=True):
+        result.metrics |= {"reward_total_baseline": 0.0, "reward_total_candidate": value}
+        result.metrics["evidence"]["reward_total"] = "closed_loop"
+    assert decided(results)["better"] == ["reward_total"]
+    assert decided(results, Gate(design="sequential"))["reasons"] == ["not_better"]
+
+
+def test_a_sequential_run_may_stop_either_way_before_its_end() -> None:
+    won = decided(successes(9, 0, 30), SEQUENTIAL, total=200)
+    assert (won["recommend"], won["early_stop"]) == ("ship", "ship")
+    lost = decided(successes(0, 8, 2), SEQUENTIAL, total=200)
+    assert (lost["recommend"], lost["early_stop"]) == ("hold", "hold")
+    assert "regression:success" in lost["reasons"]
+    open_still = decided(successes(3, 1, 30), SEQUENTIAL, total=200)
+    assert (open_still["recommend"], open_still["early_stop"]) == ("hold", None)
+    assert open_still["needed_n"] is not None
+    assert decided(successes(9, 0, 30), SEQUENTIAL)["early_stop"] is None, "nothing is left to stop"
+
+
+def test_a_sequential_run_that_only_must_not_be_worse_runs_to_its_end() -> None:
+    gate = msgspec.structs.replace(NOT_WORSE, design="sequential")
+    assert decided(successes(0, 0, 60), gate, total=200)["reasons"] == ["missing_data"]
+    assert decided(successes(0, 0, 60), gate, total=60)["recommend"] == "ship"
+    worse = decided(successes(0, 30, 30), gate, total=200)
+    assert (worse["recommend"], worse["early_stop"]) == ("hold", "hold")
+    a_little = decided(successes(0, 9, 591), gate, total=2000)
+    assert a_little["early_stop"] is None, "within the margin, for all one can say"
+
+
+def test_an_empty_run_holds() -> None:
+    decision = decided([])
+    assert decision["reasons"] == ["not_measured"]
+    assert decision["sentence"].startswith("Hold: 0 pairs measured; ")
+    assert decided([], total=10)["sentence"].startswith("Hold: 0 of 10 pairs measured; ")
+
+
+def test_the_needed_number_of_pairs_is_about_enough() -> None:
+    """Twice the pairs of the same kind, and what was needed is there."""
+    results = successes(4, 1, 45)
+    needed = decided(results, SUCCESS_ONLY)["needed_n"]
+    share = (50 + needed) / 50
+    grown = successes(round(4 * share), round(share), round(45 * share))
+    assert decided(grown, SUCCESS_ONLY)["recommend"] == "ship"
+
+
+def test_judging_columns_needs_nothing_that_is_only_shown() -> None:
+    columns = ResultColumns.of(successes(12, 0, 28))
+    facts, statistics = measured(columns, Gate())
+    verdict = judge(statistics, Gate(), facts)
+    assert verdict.recommend == "ship"
+    assert math.isfinite(statistics["success"].lower or math.nan)

@@ -1,0 +1,285 @@
+"""Engines: every item once, whatever becomes of the workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbook.engines import Parallel, Progress, expect, run_tasks
+from rollbook.errors import ConfigurationError
+
+PARALLEL: tuple[Parallel, ...] = ("inline", "thread", "process")
+
+
+def squares() -> Callable[[int], int]:
+    return _square
+
+
+def _square(number: int) -> int:
+    if number == 13:
+        raise ValueError("thirteen is not squared here")
+    return number * number
+
+
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_every_item_comes_back_once_and_a_failing_one_holds_nobody_back(parallel: Parallel) -> None:
+    found = list(run_tasks(squares, range(20), parallel=parallel, workers=2))
+    assert sorted(done.item for done in found) == list(range(20))
+    assert {done.item: done.value for done in found if done.failure is None} == {
+        number: number * number for number in range(20) if number != 13
+    }
+    (failed,) = [done for done in found if done.failure is not None]
+    assert str(failed.failure) == "ValueError: thirteen is not squared here"
+    assert "in _square" in failed.failure.traceback  # type: ignore[union-attr]
+
+
+def test_items_are_taken_when_a_worker_is_free_and_not_before() -> None:
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    results = run_tasks(squares, items(), parallel="thread", workers=2)
+    next(results)
+    assert len(taken) <= 4
+    results.close()  # type: ignore[attr-defined]
+
+
+def test_progress_is_told_after_every_item() -> None:
+    told: list[Progress] = []
+    list(run_tasks(squares, [1, 13, 2], parallel="inline", retries=1, on_progress=told.append))
+    assert [(each.done, each.failed) for each in told] == [(1, 0), (2, 1), (3, 1)]
+    assert told[-1].retried == 1
+
+
+def flaky(folder: str) -> Callable[[int], int]:
+    def work(number: int) -> int:
+        attempt = len(os.listdir(folder))
+        Path(folder, str(attempt)).touch()
+        if attempt < 2:
+            raise OSError("not yet")
+        return number
+
+    return work
+
+
+@pytest.mark.parametrize("parallel", ["inline", pytest.param("process", marks=pytest.mark.slow)])
+def test_what_fails_is_tried_again_as_often_as_allowed(parallel: Parallel, tmp_path: Path) -> None:
+    (done,) = run_tasks(partial(flaky, str(tmp_path)), [7], parallel=parallel, retries=2)
+    assert (done.value, done.attempts, done.failure) == (7, 3, None)
+
+
+def counting(created: str) -> Callable[[int], int]:
+    Path(created, f"{os.getpid()}-{threading.get_ident()}").touch()
+    return _square
+
+
+@pytest.mark.parametrize("parallel", ["thread", pytest.param("process", marks=pytest.mark.slow)])
+def test_start_is_called_once_in_every_worker(parallel: Parallel, tmp_path: Path) -> None:
+    list(run_tasks(partial(counting, str(tmp_path)), range(12), parallel=parallel, workers=2))
+    assert 1 <= len(os.listdir(tmp_path)) <= 2
+
+
+class Closing:
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __call__(self, number: int) -> int:
+        return number
+
+    def close(self) -> None:
+        Path(self._folder, "closed").touch()
+
+
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_workers_are_closed_when_all_is_done(parallel: Parallel, tmp_path: Path) -> None:
+    list(run_tasks(partial(Closing, str(tmp_path)), [1], parallel=parallel))
+    assert os.listdir(tmp_path) == ["closed"]
+
+
+# ----------------------------------------------------------------------------------- time limits
+
+
+def sleepers(folder: str) -> Callable[[float], int]:
+    def work(seconds: float) -> int:
+        if seconds > 1:
+            Path(folder, str(os.getpid())).touch()
+        time.sleep(seconds)
+        return os.getpid()
+
+    return work
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_process_that_takes_too_long_is_killed_and_replaced(tmp_path: Path) -> None:
+    work = partial(sleepers, str(tmp_path))
+    found = list(run_tasks(work, [60.0, 0.0, 0.0], parallel="process", timeout_s=1.5))
+    late = next(done for done in found if done.item == 60.0)
+    assert late.failure is not None
+    assert late.failure.reason == "timed_out"
+    (pid,) = map(int, os.listdir(tmp_path))
+    assert not _alive(pid)
+    assert [done.failure for done in found if done.item == 0.0] == [None, None]
+
+
+def test_a_thread_that_takes_too_long_is_left_behind(tmp_path: Path) -> None:
+    began = time.monotonic()
+    work = partial(sleepers, str(tmp_path))
+    found = list(run_tasks(work, [3.0, 0.0], parallel="thread", timeout_s=0.2))
+    assert time.monotonic() - began < 2.5
+    assert {done.item: done.failure is None for done in found} == {3.0: False, 0.0: True}
+
+
+def impatient() -> Callable[[float], str]:
+    def work(seconds: float) -> str:
+        for _ in range(3):
+            expect(0.3)
+            time.sleep(seconds)
+        expect(None)
+        time.sleep(0.4)
+        return "done"
+
+    return work
+
+
+@pytest.mark.parametrize("parallel", ["thread", "process"])
+def test_a_task_can_ask_to_be_stopped_when_it_does_not_go_on(parallel: Parallel) -> None:
+    found = list(run_tasks(impatient, [0.2, 5.0], parallel=parallel, workers=2))
+    by_item = {done.item: done for done in found}
+    assert (
+        by_item[0.2].value == "done"
+    )  # three steps of 0.2 s are more than 0.3 s, and each was in time
+    assert by_item[5.0].failure is not None
+    assert by_item[5.0].failure.reason == "timed_out"
+
+
+def test_an_abandoned_thread_ends_at_its_next_step() -> None:
+    went_on = threading.Event()
+
+    def start() -> Callable[[int], None]:
+        def work(_: int) -> None:
+            expect(0.1)
+            time.sleep(0.4)
+            expect(0.1)
+            went_on.set()
+
+        return work
+
+    list(run_tasks(start, [1], parallel="thread"))
+    time.sleep(0.6)
+    assert not went_on.is_set()
+
+
+# -------------------------------------------------------------------------------- lost and broken
+
+
+def suicidal() -> Callable[[int], int]:
+    def work(number: int) -> int:
+        if number == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    return work
+
+
+def test_a_worker_that_dies_costs_its_own_item_only() -> None:
+    found = {
+        done.item: done.failure
+        for done in run_tasks(suicidal, range(6), parallel="process", workers=2)
+    }
+    assert sorted(found) == list(range(6))
+    assert {item for item, failure in found.items() if failure is not None} == {3}
+    assert found[3] is not None
+    assert found[3].reason == "lost"
+    assert "-9" in found[3].message
+
+
+def unstartable() -> Callable[[int], int]:
+    raise FileNotFoundError("weights.pt")
+
+
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_a_worker_that_cannot_start_ends_it_all(parallel: Parallel) -> None:
+    with pytest.raises((FileNotFoundError, ConfigurationError), match=r"weights\.pt"):
+        list(run_tasks(unstartable, range(5), parallel=parallel, workers=2))
+
+
+def test_exit_in_a_task_is_a_failure_like_any_other() -> None:
+    def start() -> Callable[[int], Any]:
+        return lambda number: sys.exit(number)
+
+    (done,) = run_tasks(start, [3], parallel="thread")
+    assert str(done.failure) == "SystemExit: 3"
+
+
+def test_what_cannot_be_sent_to_a_process_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigurationError, match="module:attr"):
+        run_tasks(lambda: _square, [1], parallel="process")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"workers": 0}, "workers is 0"),
+        ({"parallel": "gpu"}, "'inline', 'thread' or 'process'"),
+        ({"engine": "slurm"}, "'local' or 'ray'"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
+        run_tasks(squares, [1], **options)
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
+def test_without_ray_the_error_says_how_to_get_it() -> None:
+    with pytest.raises(ConfigurationError, match=r"pip install 'rollbook\[ray\]'"):
+        run_tasks(squares, [1], engine="ray")
+
+
+_PARENT = """
+import time
+from tests.test_engines import sleepers
+from functools import partial
+from rollbook.engines import run_tasks
+if __name__ == "__main__":
+    list(run_tasks(partial(sleepers, {folder!r}), [60.0, 60.0], parallel="process", workers=2))
+"""
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    program = tmp_path / "parent.py"
+    folder = tmp_path / "pids"
+    folder.mkdir()
+    program.write_text(_PARENT.format(folder=str(folder)))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen([sys.executable, str(program)], env=environment) as parent:
+        _wait_for(lambda: len(os.listdir(folder)) == 2)
+        parent.kill()
+        pids = [int(name) for name in os.listdir(folder)]
+    _wait_for(lambda: not any(map(_alive, pids)))
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
