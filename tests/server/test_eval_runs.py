@@ -52,7 +52,11 @@ def test_a_run_has_a_pending_result_for_every_baseline_in_order(team: Campaigner
             "metadata": {"branch": "main"},
         },
     )
-    assert (made["status"], made["episode_count"], made["gate_digest"]) == ("pending", 3, None)
+    assert (made["status"], made["episode_count"], made["gate_digest"]) == (
+        "pending",
+        3,
+        Gate().digest,
+    )
     found = team.results(made["eval_run_id"])
     assert [each["baseline_episode_id"] for each in found] == [ids[2], ids[0], ids[1]]
     assert {each["status"] for each in found} == {"pending"}
@@ -424,7 +428,13 @@ def test_a_deleted_run_is_gone_with_its_results_and_its_episodes_stay(team: Camp
 
 # -------------------------------------------------------------------------------- on both databases
 
-NEW = {"candidate_policy_version": "v2", "runner_kind": "client", "metadata": {}}
+NEW = {
+    "candidate_policy_version": "v2",
+    "runner_kind": "client",
+    "metadata": {},
+    "gate": Gate().as_dict(),
+    "gate_digest": Gate().digest,
+}
 
 
 @pytest.mark.slow

@@ -126,7 +126,13 @@ def test_an_eval_run_that_nobody_touched_for_a_week_has_failed_and_is_told(
         "secret_hash": "",
     }
     org.write(lambda scope: scope.create_webhook({**hook, "id": new_id()}))
-    new = {"candidate_policy_version": "v2", "runner_kind": "client", "metadata": {}}
+    new = {
+        "candidate_policy_version": "v2",
+        "runner_kind": "client",
+        "metadata": {},
+        "gate": {},
+        "gate_digest": "",
+    }
     baseline = recording(org).id
     forgotten, busy, done = (
         org.write(lambda scope: scope.create_eval_run(new, [baseline])).id for _ in range(3)

@@ -65,7 +65,13 @@ class Ids:
     delivery: str
 
 
-RUN = {"candidate_policy_version": MARK, "runner_kind": "client", "metadata": {MARK: MARK}}
+RUN = {
+    "candidate_policy_version": MARK,
+    "runner_kind": "client",
+    "metadata": {MARK: MARK},
+    "gate": {MARK: MARK},
+    "gate_digest": MARK,
+}
 PASSED = {"status": "pass", "metrics": {MARK: 1}}
 HOOK = {
     "url": f"https://{MARK}.example",

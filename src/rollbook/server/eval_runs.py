@@ -87,13 +87,14 @@ def _values(body: CreateEvalRun, caller: Caller) -> dict[str, Any]:
             ("name", body.name),
         )
     }
-    gate = None if body.gate is None else _checked_gate(body.gate)
+    # the default is written down as well: it must not change under a run that is under way
+    gate = Gate() if body.gate is None else _checked_gate(body.gate)
     return {
         **texts,
         "runner_kind": body.runner_kind,
         "metadata": checked_object("eval run", "metadata", body.metadata or {}),
-        "gate": None if gate is None else gate.as_dict(),
-        "gate_digest": None if gate is None else gate.digest,
+        "gate": gate.as_dict(),
+        "gate_digest": gate.digest,
         "created_by": caller.name,
     }
 
@@ -165,8 +166,7 @@ def summary_of(
         )
         for each in results
     ]
-    gate = None if run.gate is None else gate_from(run.gate)
-    return rollup(pairs, gate, total=run.episode_count, critical=critical)
+    return rollup(pairs, gate_from(run.gate), total=run.episode_count, critical=critical)
 
 
 def _finish(

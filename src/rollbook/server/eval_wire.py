@@ -109,7 +109,7 @@ class EvalRunCreated(Struct):
     eval_run_id: str
     status: RunStatus
     episode_count: int
-    gate_digest: str | None
+    gate_digest: str
 
 
 class ResultPut(Struct):
@@ -157,7 +157,7 @@ class EvalRunListed(Struct, kw_only=True):
     """Of the summary: a majority of the averages."""
     decision: str | None
     """Of the summary: what the gate says."""
-    gate_digest: str | None
+    gate_digest: str
     created_by: str | None
     created_at: str
     updated_at: str
@@ -165,7 +165,7 @@ class EvalRunListed(Struct, kw_only=True):
 
 
 class EvalRunAnswer(EvalRunListed, kw_only=True):
-    gate: dict[str, Any] | None
+    gate: dict[str, Any]
     metadata: dict[str, Any]
     summary: dict[str, Any] | None
 

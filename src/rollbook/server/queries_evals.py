@@ -81,7 +81,7 @@ class EvalQueries(SearchQueries):
         now = self._now_us()
         key, digest = idempotency or (None, None)
         row = {
-            **dict.fromkeys(("name", "baseline_policy_version", "gate", "gate_digest")),
+            **dict.fromkeys(("name", "baseline_policy_version")),
             **dict.fromkeys(("created_by", "summary", "recommend", "decision")),
             **values,
             **dict.fromkeys(("episodes_completed", "episodes_failed", "revision"), 0),

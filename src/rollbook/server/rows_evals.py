@@ -22,7 +22,7 @@ class EvalRunHead:
     episodes_failed: int
     recommend: str | None
     decision: str | None
-    gate_digest: str | None
+    gate_digest: str
     created_by: str | None
     created_at_us: int
     updated_at_us: int
@@ -31,7 +31,7 @@ class EvalRunHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRunRow(EvalRunHead):
-    gate: dict[str, Any] | None
+    gate: dict[str, Any]
     metadata: dict[str, Any]
     summary: dict[str, Any] | None
     revision: int
