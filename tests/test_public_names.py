@@ -6,8 +6,10 @@ import dataclasses
 import inspect
 
 import rollbook
-from rollbook import client, contracts, errors, rollouts, train
+from rollbook import client, contracts, errors, evals, rollouts, train
+from rollbook.contracts import evals as contracts_of_evals
 from rollbook.contracts.sample import SAMPLE_DTYPES
+from rollbook.evals import verify
 
 CONTRACTS = """
     Admission AdmissionOutcome AdmissionSignal AdmissionSignalKind AdmissionWindow COMPATIBLE CheckpointReference
@@ -42,6 +44,30 @@ CAMPAIGNS = """
     plan_rollout_shards run_rollout_shard summarize_rollout_shard_campaign
     write_rollout_shard_manifest_from_config
 """
+EVALS = """
+    Action EvalResult EvalRun Gate MetricRule Observation PolicyCallable ReplayEpisode StepContext StoreBaselines
+    calibrate cancel_run complete_run create_run gate_from load_policy log_chains open_run replay_store run_against
+    run_closed_loop
+"""
+VERBS = {
+    "create_run": """candidate_policy_version baseline_episode_ids baseline_policy_version name metadata client gate
+        dry_run""",
+    "run_against": """run policy_callable on_episode dry_run workers engine parallel resume journal align clock
+        step_timeout_s upload_actions environment store frames batch""",
+    "complete_run": "run status metadata client",
+}
+VERIFY = {
+    "promote": "baseline_episode_id name description severity client",
+    "check_gate": "candidate_policy_version client",
+    "record_result": """scenario_id candidate_policy_version status candidate_episode_id eval_run_id metrics error
+        client""",
+}
+RESULT_KEYS = """
+    success_baseline success_candidate reward_total_baseline reward_total_candidate collision_count_baseline
+    collision_count_candidate time_to_goal_s_baseline time_to_goal_s_candidate action_l2_distance ood_action_share
+    step_count
+"""
+GATE = "version mode design alpha n_min min_used_share evidence rules seed"
 FRONT_DOOR = "AsyncClient Client __version__ close evals init log_episode start_episode verify"
 CLIENT = """
     ArtifactKind AsyncClient AsyncEpisode AsyncRecordedEpisode Battery Client Delivery ENV_API_KEY ENV_BASE_URL ENV_HOME
@@ -124,6 +150,20 @@ def test_an_episode_is_logged_with_the_same_names_everywhere() -> None:
             assert list(inspect.signature(getattr(kind, one.__name__)).parameters)[1:] == list(
                 given
             )
+
+
+def test_the_three_verbs_and_their_neighbours() -> None:
+    assert sorted(evals.__all__) == sorted(EVALS.split())
+    assert all(hasattr(evals, name) for name in evals.__all__)
+    for room, functions in ((evals, VERBS), (verify, VERIFY)):
+        for name, parameters in functions.items():
+            assert list(inspect.signature(getattr(room, name)).parameters) == parameters.split()
+    assert sorted(verify.__all__) == sorted([*VERIFY, "run_check"])
+
+
+def test_what_a_result_and_a_gate_say() -> None:
+    assert list(contracts_of_evals.RESULT_KEYS) == RESULT_KEYS.split()
+    assert list(evals.Gate().as_dict()) == GATE.split()
 
 
 def test_the_names_of_the_rollout_package_that_are_here() -> None:

@@ -193,6 +193,27 @@ def test_rewards_of_an_episode_are_read_from_its_own_store(client: Client, store
     assert named == {0, 1, 2, 3}
 
 
+def test_a_dry_run_takes_the_ids_of_episodes_and_those_of_chains(
+    client: Client, store: Path
+) -> None:
+    chains = StoreBaselines(store, limit=2)
+    direct = replay_store(chains, _first)
+    logged = log_chains(client, store, policy_version="explorer-8", limit=2)
+    for ids, speaking in ((logged, client), (chains.ids, None)):
+        run = create_run(
+            candidate_policy_version="first-1",
+            baseline_episode_ids=ids,
+            client=speaking,
+            dry_run=True,
+        )
+        results = run_against(run, policy_callable=_first, store=store)
+        assert [each.metrics for each in results] == [each.metrics for each in direct]
+
+
+def _first(obs: dict[str, Any]) -> dict[str, Any]:
+    return {"/choice/index": int(np.flatnonzero(obs["/candidates/valid"])[0])}
+
+
 def test_an_episode_of_another_store_is_refused(client: Client, store: Path) -> None:
     (episode_id,) = log_chains(client, store, policy_version="explorer-7", limit=1)
     other = StoreBaselines(small_store(6, seed=5))

@@ -6,7 +6,6 @@ array is never read, because reading one runs code, and never written, unless al
 
 from __future__ import annotations
 
-import ast
 import io
 import math
 import os
@@ -41,6 +40,16 @@ _GREATEST_CODE_POINT = 0x10FFFF
 _MAGIC = b"\x93NUMPY"
 _PLAIN_TYPE = re.compile(r"[<>|=](?:[biufcSU]\d{1,9}|[mM]8\[\d{0,9}[A-Za-z]{1,2}\])", re.ASCII)
 _PLAIN_KINDS = frozenset("biufcSUMm")
+_FIELD = re.compile(
+    r"""\s*(?P<quote>['"])(?P<name>descr|fortran_order|shape)(?P=quote)\s*:\s*(?P<value>
+        '[^'\\]*' | "[^"\\]*"                        # a type
+      | \[[^{}]*\]                                    # a type of many fields, to be refused by name
+      | True | False
+      | \(\s*(?:-?\d{1,20}\s*,\s*)*(?:-?\d{1,20}\s*)?\)
+    )\s*(?P<end>,|\Z)""",
+    re.ASCII | re.VERBOSE,
+)
+_NUMBER = re.compile(r"-?\d+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,36 +181,53 @@ def _opened(source: Source) -> tuple[str, BinaryIO, bool]:
 
 
 def _parsed(record: str, key: str, header: bytes) -> tuple[ArrayFacts, bool]:
-    try:
-        said = ast.literal_eval(header.decode("latin-1").strip())
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise refusal(record, key, "a header that is not one", "type and shape") from error
-    if not isinstance(said, dict) or said.keys() != {"descr", "fortran_order", "shape"}:
+    fields = _fields(header.decode("latin-1"))
+    if fields is None:
         raise refusal(record, key, "a header that is not one", "type and shape")
-    return ArrayFacts(_dtype(record, key, said["descr"]), _shape(record, key, said["shape"])), bool(
-        said["fortran_order"]
+    descr, order, shape = fields["descr"], fields["fortran_order"], fields["shape"]
+    facts = ArrayFacts(_dtype(record, key, descr), _shape(record, key, shape))
+    return facts, order == "True"
+
+
+def _fields(header: str) -> dict[str, str] | None:
+    """Of the one literal that a header is. Python's own parser would do, but is neither quick nor safe in threads."""
+    text = header.strip()
+    if not (text.startswith("{") and text.endswith("}")):
+        return None
+    inside, at, found = text[1:-1].rstrip(), 0, dict[str, str]()
+    while at < len(inside):
+        field = _FIELD.match(inside, at)
+        if field is None or field["name"] in found:
+            return None
+        found[field["name"]] = field["value"]
+        at = field.end()
+    as_they_should = (
+        found.keys() == {"descr", "fortran_order", "shape"}
+        and found["descr"][0] in "'\"["
+        and found["fortran_order"] in ("True", "False")
+        and found["shape"][0] == "("
     )
+    return found if as_they_should else None
 
 
-def _dtype(record: str, key: str, descr: object) -> np.dtype[Any]:
-    expected = "numbers, truth values, times or text"
-    if not isinstance(descr, str) or not _PLAIN_TYPE.fullmatch(descr):
-        raise refusal(record, key, f"of type {str(descr)[:80]!r}", expected)
+def _dtype(record: str, key: str, descr: str) -> np.dtype[Any]:
+    name, expected = descr[1:-1], "numbers, truth values, times or text"
+    if descr[0] == "[" or not _PLAIN_TYPE.fullmatch(name):
+        raise refusal(record, key, f"of type {name[:80]!r}", expected)
     try:
-        return np.dtype(descr)
+        return np.dtype(name)
     except (TypeError, ValueError) as error:
-        raise refusal(record, key, f"of type {descr!r}", expected) from error
+        raise refusal(record, key, f"of type {name!r}", expected) from error
 
 
-def _shape(record: str, key: str, shape: object) -> tuple[int, ...]:
-    if (
-        not isinstance(shape, tuple)
-        or len(shape) > _MOST_DIMENSIONS
-        or not all(type(length) is int and 0 <= length < 2**48 for length in shape)
-    ):
+def _shape(record: str, key: str, shape: str) -> tuple[int, ...]:
+    lengths = tuple(map(int, _NUMBER.findall(shape)))
+    is_tuple = len(lengths) != 1 or "," in shape
+    fits = len(lengths) <= _MOST_DIMENSIONS and all(0 <= each < 2**48 for each in lengths)
+    if not (is_tuple and fits):
         most = f"at most {_MOST_DIMENSIONS} lengths of 0 or more"
-        raise refusal(record, key, f"of shape {str(shape)[:80]}", most)
-    return shape
+        raise refusal(record, key, f"of shape {shape[:80]}", most)
+    return lengths
 
 
 def _fill(view: memoryview, member: Any) -> None:

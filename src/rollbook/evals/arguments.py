@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollbook.contracts.evals import MOST_BASELINES
 from rollbook.errors import ConfigurationError
+
+_CHAIN_ID = re.compile(r"[0-9a-f]{12}:\d+", re.ASCII)
 
 if TYPE_CHECKING:
     from rollbook.client import Client
@@ -53,3 +56,8 @@ def checked_ids(given: Sequence[str]) -> list[str]:
 def check_positive(name: str, value: float | None) -> None:
     if value is not None and not value > 0:
         raise ConfigurationError(message=f"{name} is {value!r}, expected a number above 0")
+
+
+def is_chain_id(text: str) -> bool:
+    """As StoreBaselines names the chains of a store; no server has an episode of such a name."""
+    return _CHAIN_ID.fullmatch(text) is not None

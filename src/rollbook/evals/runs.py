@@ -18,6 +18,7 @@ from rollbook.evals.arguments import (
     checked_ids,
     checked_text,
     client_of,
+    is_chain_id,
 )
 from rollbook.evals.policies import PolicySource
 from rollbook.evals.server_runs import results_of, run_id_of, run_path
@@ -145,7 +146,10 @@ def run_against(
     check_positive("batch", batch)
     check_positive("step_timeout_s", step_timeout_s)
     nothing_sent = dry_run or run.dry
-    needs_server = not (nothing_sent and store is not None)
+    # chains of a store have ids of their own; anything else is known to the server alone
+    needs_server = not (
+        nothing_sent and store is not None and all(map(is_chain_id, run.baseline_episode_ids))
+    )
     asked = RunnerOptions(
         policy=PolicySource(policy_callable, step_timeout_s),
         options=ReplayOptions(

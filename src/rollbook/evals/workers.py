@@ -93,7 +93,7 @@ class ReplayWorker:
         from rollbook.evals.closed_loop import closed_loop_metrics, run_closed_loop
 
         run = run_closed_loop(self._plan.environment, baseline, self._policy)
-        arrays = stack_actions(run.actions).arrays()
+        arrays = with_clocks(stack_actions(run.actions).arrays(), run.t_ns)
         return Replay(closed_loop_metrics(run, baseline), arrays or None, None, len(run.actions))
 
     def _counterfactual(self, baseline: Baseline, store: str) -> Replay:
