@@ -31,7 +31,13 @@ def commands(page: Path) -> list[list[str]]:
 
 
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
-WITH_COMMANDS = [page for page in PAGES if commands(page)]
+SLOW = {"generation.md"}
+"""What it shows beyond the README takes long."""
+WITH_COMMANDS = [
+    pytest.param(page, marks=pytest.mark.slow) if page.name in SLOW else page
+    for page in PAGES
+    if commands(page)
+]
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)

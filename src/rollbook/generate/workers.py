@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -18,6 +19,9 @@ from rollbook.errors import GenerationFailed
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+_INTERRUPT_S = 0.5
+"""Ctrl-C goes to everybody. That workers are gone may be noticed before our own arrives, and is then not the news."""
 
 
 def in_order(
@@ -52,12 +56,14 @@ def _result(item: Item, future: Future[Result], named: Callable[[Item], tuple[in
     try:
         return future.result()
     except BrokenProcessPool as error:
-        number, key = named(item)
-        detail = (
-            "a worker process was lost here or a little later; it may have run out of memory: "
-            "take fewer workers"
-        )
-        raise GenerationFailed(sample_index=number, sample_key=key, detail=detail) from error
+        broken = error
+    time.sleep(_INTERRUPT_S)
+    number, key = named(item)
+    detail = (
+        "a worker process was lost here or a little later; it may have run out of memory: "
+        "take fewer workers"
+    )
+    raise GenerationFailed(sample_index=number, sample_key=key, detail=detail) from broken
 
 
 @contextmanager
