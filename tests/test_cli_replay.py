@@ -23,7 +23,14 @@ import pytest
 from rollbook import evals
 from rollbook.adapters.gymnasium import record
 from rollbook.cli.replay_arguments import episode_ids
-from rollbook.cli.replay_report import RunReport, junit, markdown, workflow_commands
+from rollbook.cli.replay_report import (
+    RunReport,
+    episode_line,
+    junit,
+    markdown,
+    summary_lines,
+    workflow_commands,
+)
 from rollbook.client import Client
 from rollbook.client.credentials import Profile, write_profile
 from rollbook.contracts.evals import EvalResult
@@ -284,6 +291,17 @@ def test_the_gate_ends_with_1_when_it_holds(three: list[str], twelve: list[str])
             ["--policy", f"{POLICIES}:follow", "--candidate-version", "v4", "--limit", "3"],
             "--store",
         ),
+        (
+            ["--policy", f"{POLICIES}:follow", "--candidate-version", "v4", "--engine", "ray"],
+            "rollbook[ray]",
+        ),
+        (
+            [
+                *("--policy", f"{POLICIES}:follow", "--candidate-version", "v4", "--store", "s"),
+                *("--environment", f"{POLICIES}:follow"),
+            ],
+            "two ways to know",
+        ),
     ],
 )
 def test_wrong_usage_ends_with_2_before_anything_is_created(
@@ -307,6 +325,34 @@ def test_no_ids_unknown_ids_and_a_gate_that_is_none_are_usage_too(
     done = replay("follow", three, "--gate", "--gate-file", wrong)
     assert done.returncode == 2
     assert "gate.alpha" in done.stderr
+
+
+@pytest.mark.parametrize("policy", ["leaving", "Unborn", "LeavesAtTheEnd"])
+def test_a_policy_that_calls_exit_has_not_decided_to_ship(policy: str, three: list[str]) -> None:
+    done = replay(policy, three[:1], "--gate")
+    assert done.returncode == (2 if policy == "Unborn" else 1), done.stderr
+
+
+def test_a_policy_whose_module_calls_exit_is_usage(
+    three: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "module_that_exits.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    options = ["--policy", "module_that_exits:x"]
+    done = rollbook(
+        *("replay", "run", *options, "--candidate-version", "v4", "--gate"),
+        *("--baseline-episodes", three[0]),
+    )
+    assert done.returncode == 2
+    assert "sys.exit(0)" in done.stderr
+
+
+def test_a_store_that_is_none_is_no_verdict_on_the_candidate(
+    three: list[str], tmp_path: Path
+) -> None:
+    done = replay("follow", three, "--gate", "--dry-run", "--store", tmp_path)
+    assert done.returncode == 3
+    assert "not a rollout store" in done.stderr
 
 
 @pytest.mark.slow
@@ -524,7 +570,7 @@ def test_a_run_that_is_interrupted_says_how_to_go_on(three: list[str]) -> None:
 def test_nothing_in_an_error_can_break_out_of_a_report() -> None:
     wild = "50% <b>|x|\x00\n::error::`boom`"
     report = RunReport(
-        candidate="v4",
+        candidate="pap_v4`<b>`",
         baseline=None,
         total=1,
         summary=rollup([]),
@@ -533,13 +579,35 @@ def test_nothing_in_an_error_can_break_out_of_a_report() -> None:
     (said,) = [line for line in workflow_commands(report) if "failed" in line]
     assert "\n" not in said
     assert "50%25" in said
+    assert "\x1b" not in episode_line(1, 1, EvalResult("a", None, "failed", {}, "\x1b[2Jgone\nx"))
     row = next(line for line in markdown(report).splitlines() if line.startswith("- `a"))
     assert "\\|x\\|" in row
     assert "\\<b\\>" in row
+    assert markdown(report).startswith("## Replay of `pap_v4<b>`: ")
     error = ElementTree.fromstring(junit(report)).find(".//error")
     assert error is not None
     assert "\x00" not in str(error.text)
     assert "<b>|x|" in str(error.text)
+
+
+def test_a_delta_that_crashes_are_not_in_stands_beside_the_one_with_them() -> None:
+    rows = [
+        EvalResult(
+            *(f"ep-{place}", None, "complete"),
+            {
+                "success_baseline": False,
+                "success_candidate": True,
+                "evidence": {"success": "asserted"},
+            },
+        )
+        for place in range(9)
+    ]
+    (line,) = [
+        each
+        for each in summary_lines(rollup([*rows, EvalResult("ep-9", None, "failed", {}, "x")]))
+        if "95 %" in each
+    ]
+    assert "Δ +0.800 with crashes, from" in line
 
 
 # ------------------------------------------------------------------------------------------- scenarios
@@ -560,7 +628,11 @@ def test_a_critical_scenario_blocks_until_the_candidate_passes_it(log: Logged) -
     tried = rollbook("verify", "check", "--candidate", "v8", "--policy", f"{POLICIES}:follow")
     assert tried.returncode == 1
     assert "(1 failed, 0 pending)" in tried.stdout
-    passed = rollbook("verify", "check", "--candidate", "v8", "--policy", f"{POLICIES}:winning")
+    winning = ("verify", "check", "--candidate", "v8", "--policy", f"{POLICIES}:winning")
+    dry = rollbook(*winning, "--dry-run").stdout
+    assert "✗ BLOCKED" in dry, "nothing was recorded"
+    assert f"Dry run, not recorded: {episode} pass" in dry
+    passed = rollbook(*winning)
     assert passed.returncode == 0
     assert "✓ PASS: 1/1 critical scenarios pass" in passed.stdout
     assert rollbook("verify", "check", "--candidate", "v8", "--json").json["passed"] is True

@@ -223,12 +223,33 @@ def test_a_worker_that_cannot_start_ends_it_all(parallel: Parallel) -> None:
         list(run_tasks(unstartable, range(5), parallel=parallel, workers=2))
 
 
-def test_exit_in_a_task_is_a_failure_like_any_other() -> None:
-    def start() -> Callable[[int], Any]:
-        return lambda number: sys.exit(number)
+def leaving() -> Callable[[int], Any]:
+    return sys.exit
 
-    (done,) = run_tasks(start, [3], parallel="thread")
+
+def unborn() -> Callable[[int], Any]:
+    sys.exit(0)
+
+
+class LeavesAtTheEnd:
+    def __call__(self, number: int) -> int:
+        return number
+
+    def close(self) -> None:
+        sys.exit(0)
+
+
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_exit_in_a_task_is_a_failure_like_any_other(parallel: Parallel) -> None:
+    (done,) = run_tasks(leaving, [3], parallel=parallel)
     assert str(done.failure) == "SystemExit: 3"
+
+
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_exit_in_a_start_or_at_the_end_does_not_end_the_caller(parallel: Parallel) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be started"):
+        list(run_tasks(unborn, [3], parallel=parallel))
+    assert [done.value for done in run_tasks(LeavesAtTheEnd, [3], parallel=parallel)] == [3]
 
 
 def test_what_cannot_be_sent_to_a_process_is_refused_before_anything_starts() -> None:

@@ -42,6 +42,10 @@ def balance_replayed(obs: dict[str, Any]) -> dict[str, Any]:
     return {"action/value": balance(obs["observation/value"])}
 
 
+def push_left(obs: dict[str, Any]) -> dict[str, Any]:
+    return {"action/value": 0}
+
+
 @pytest.fixture(scope="module")
 def fallen() -> Baseline:
     """CartPole, always pushed to the left: it falls at once."""
@@ -72,6 +76,24 @@ def test_what_the_environment_does_not_say_stays_unknown(fallen: Baseline) -> No
         "time_to_goal_s": "not_measured",
         "actions": "closed_loop",
     }
+
+
+class Generous(gymnasium.RewardWrapper[Any, Any]):
+    """Pays more than it did when the baseline was recorded."""
+
+    def reward(self, reward: Any) -> float:
+        return float(reward) + 1
+
+
+def test_another_reward_than_the_recorded_one_is_nobody_s_gain(fallen: Baseline) -> None:
+    run = run_closed_loop(lambda: Generous(cart_pole()), fallen, as_policy(push_left))
+    assert run.repro["deterministic"] is True
+    assert run.outcome["reward_total"] == run.baseline_outcome["reward_total"]
+    assert run.baseline_outcome["reward_total"] == 2 * (fallen.outcome["reward_total"] or 0)
+    blind = replace(fallen, sensors=None)
+    assert run_closed_loop(cart_pole, blind, as_policy(push_left)).repro["deterministic"] is None
+    run = run_closed_loop(lambda: Generous(cart_pole()), blind, as_policy(push_left))
+    assert run.repro["deterministic"] is False, "it did not come to what was recorded"
 
 
 def test_the_recorded_policy_comes_to_the_recorded_outcome() -> None:

@@ -64,7 +64,7 @@ def test_the_replay_episode_carries_what_the_candidate_did(campaign: Campaign) -
         actions["/arm/command"], baseline.sensors()["/arm/position"] + 0.5, rtol=1e-6
     )
     np.testing.assert_array_equal(actions["/arm/_t_ns"], baseline.actions()["/arm/_t_ns"])
-    assert len(replay.sensors()["/replay/scaled_distance"]) == STEPS
+    assert len(replay.actions()["/replay/scaled_distance"]) == STEPS
 
 
 def test_without_uploads_of_actions_there_is_the_episode_alone(campaign: Campaign) -> None:
@@ -180,6 +180,10 @@ def test_wrong_arguments_are_refused_before_anything_is_sent(
         ({"environment": "a:b", "store": "c"}, "environment= and store="),
         ({"policy_callable": "no_colon"}, "module:name"),
         ({"policy_callable": 3}, "policy_callable is a int"),
+        ({"workers": 1.5}, "whole number"),
+        ({"workers": "2"}, "workers is '2'"),
+        ({"environment": 5}, "environment is a int"),
+        ({"environment": "no_such_module:x"}, "no_such_module"),
     ],
 )
 def test_wrong_options_are_refused_and_nothing_is_reported(

@@ -132,7 +132,58 @@ def test_crashing_does_not_help_the_reward() -> None:
     summary = rollup(crashed, Gate.for_reward())
     assert summary["decision"]["reasons"] == ["not_better"]
     assert summary["reward_mean"]["crashes"] == 4
-    assert "4 crashed, counted with the worst loss of the run" in summary["reward_mean"]["note"]
+    assert "4 crashed, counted as a fall" in summary["reward_mean"]["note"]
+
+
+def test_a_crash_is_a_loss_where_no_measured_pair_is_one() -> None:
+    """The worst pair that was measured may be a gain, or no difference at all."""
+    margin = MetricRule(metric="reward_total", role="primary", margin=0.5, required=True)
+    not_worse = Gate(mode="non_inferiority", rules=(margin,))
+    equal = [row(place, reward=(10.0, 10.0)) for place in range(30)]
+    assert decided(equal, not_worse)["recommend"] == "ship"
+    crashed = [crash(100 + place) for place in range(3)]
+    summary = rollup(equal + crashed, not_worse)
+    assert summary["decision"]["recommend"] == "hold"
+    assert summary["reward_mean"]["paired_delta"] == pytest.approx(-30 / 33)
+    gained = rollup([row(place, reward=(1.0, 2.0)) for place in range(28)] + crashed)
+    assert gained["reward_mean"]["paired_delta"] == pytest.approx((28 - 3 * 2) / 31)
+
+
+def test_a_guard_whose_values_are_all_nonsense_is_not_left_out() -> None:
+    decision = decided(successes(20, 0, 20, collisions=(3, -5)))
+    assert decision["reasons"] == ["not_measured"]
+    assert "40 values" in decision["findings"][0]["text"]
+
+
+def test_a_time_to_goal_of_few_pairs_is_no_claim() -> None:
+    rules = (
+        MetricRule(metric="success", role="guard"),
+        MetricRule(metric="time_to_goal_s", role="primary"),
+    )
+    reached = [row(place, success=(True, True), time=(10, 9 - place / 10)) for place in range(30)]
+    assert decided(reached, Gate(rules=rules))["better"] == ["time_to_goal_s"]
+    failed = [row(place, success=(False, False)) for place in range(5, 30)]
+    decision = decided(reached[:5] + failed, Gate(rules=rules))
+    assert decision["reasons"] == ["not_better"]
+    assert decision["needed_n"] >= 20
+
+
+@pytest.mark.parametrize("denied", [False, "false", 0, "no", {}])
+def test_only_a_yes_says_that_the_situation_was_the_same(denied: Any) -> None:
+    for name, reason in (
+        ("env_match", "env_mismatch"),
+        ("deterministic", "nondeterministic_baseline"),
+    ):
+        results = successes(12, 1, 27, repro={name: denied})
+        assert decided(results)["reasons"] == [reason]
+        assert decided(successes(12, 1, 27, repro={name: None}))["recommend"] == "ship"
+
+
+def test_an_early_stop_does_not_excuse_pairs_that_were_taken_away() -> None:
+    results = successes(12, 1, 27)
+    assert decided(results, SEQUENTIAL, total=80)["recommend"] == "ship"
+    decision = decided(results, SEQUENTIAL, total=80, deleted=40)
+    assert decision["reasons"] == ["missing_data"]
 
 
 def test_a_reward_alone_can_ship() -> None:

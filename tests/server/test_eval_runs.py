@@ -336,6 +336,9 @@ def test_a_completed_run_takes_no_more_results(team: Campaigner) -> None:
     assert team.refused(f"{path}/result", body) == (409, "eval_run_closed")
     assert team.refused(f"{path}/results", {"results": [body]}) == (409, "eval_run_closed")
     assert team.refused(f"/api/eval-runs/{run_id}/cancel") == (409, "eval_run_closed")
+    for status in ("failed", "cancelled"):  # it would take results again, and decide again
+        assert team.refused(f"{path}/finalize", {"status": status}) == (409, "eval_run_closed")
+    assert team.finalize(run_id)["status"] == "completed"
 
 
 def test_a_cancelled_run_keeps_what_came_and_takes_no_more(team: Campaigner) -> None:
@@ -396,6 +399,19 @@ def test_a_deleted_baseline_takes_its_result_along_and_stays_counted(team: Campa
     assert team.refused(f"/api/ingest/eval-run/{run_id}/result", body)[0] == 404
     counts = team.finalize(run_id)["summary"]["counts"]
     assert (counts["total"], counts["complete"]) == (2, 1)
+
+
+def test_deleting_what_a_candidate_lost_does_not_help_a_run_that_may_stop_early(
+    team: Campaigner,
+) -> None:
+    ids = team.episodes(*[{"success": False}] * 12, {"success": True})
+    gate = {"design": "sequential", "n_min": 10, "min_used_share": 1.0, "evidence": ["asserted"]}
+    run_id = team.run(ids, gate=gate)
+    for each in ids[:12]:
+        team.result(run_id, each, True)
+    assert team.finalize(run_id, status="failed")["summary"]["decision"]["recommend"] == "ship"
+    team.http.delete(f"/api/episodes/{ids[12]}").raise_for_status()
+    assert "missing_data" in team.finalize(run_id)["summary"]["decision"]["reasons"]
 
 
 def test_a_deleted_replay_leaves_its_result(team: Campaigner) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-import structlog
 
 from rollbook.server.blobs import open_blobs
 from rollbook.server.context import ServerContext
 from rollbook.server.db import Database
+from rollbook.server.logs import set_up_logs
 from rollbook.server.metrics import NoMetrics
 from rollbook.server.queries import EpisodeRow
 from rollbook.server.reaper import Reaped, keep_reaping, reap
@@ -41,7 +41,7 @@ class Server:
                 settings=self.settings,
                 db=self.database,
                 blobs=blobs,
-                log=structlog.get_logger(),
+                log=set_up_logs("error"),
                 metrics=NoMetrics(),
                 clock=lambda: now_us() + self.later_us,
             )

@@ -30,6 +30,7 @@ from rollbook.server.queries import (
     ArtifactRow,
     DeliveryRow,
     DoomedObject,
+    Ending,
     EpisodeFilter,
     EvalRunFilter,
     NewResult,
@@ -188,6 +189,13 @@ CALLS: dict[str, Callable[[Scope, Ids], Any]] = {
     "finalize_episode": lambda scope, ids: scope.finalize_episode(
         ids.episode, {"status": "failed"}
     ),
+    "finalize_episodes": lambda scope, ids: [
+        each
+        for each in scope.finalize_episodes(
+            [Ending(ids.episode, {"status": "failed"}, {"video": {"size": 1}})], lambda _: None
+        )
+        if each is not None
+    ],
     "forget_idempotency_keys": lambda scope, ids: scope.forget_idempotency_keys(SOON),
     "forget_objects": lambda scope, ids: scope.forget_objects([DoomedObject(f"{MARK}/gone.npz")]),
     "invitations": lambda scope, ids: scope.invitations(),

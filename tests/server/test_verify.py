@@ -158,6 +158,8 @@ def test_a_deleted_episode_takes_its_scenario_along_and_the_log_says_so(team: Ca
         ({"metrics": {"success_candidate": False}}, "fail"),
         ({"metrics": {"success_candidate": None}}, "fail"),
         ({"metrics": {"success_candidate": 1}}, "fail"),
+        ({"metrics": {"success_candidate": True, "evidence": {"success": "asserted"}}}, "pass"),
+        ({"metrics": {"success_candidate": True, "evidence": {"success": "not_measured"}}}, "fail"),
         ({"metrics": {}}, "fail"),
         ({"metrics": {"success_candidate": True}, "error": "Boom"}, "error"),
         ({"metrics": {"success_candidate": True}, "status": "fail"}, "fail"),

@@ -351,6 +351,7 @@ def test_a_url_that_leads_inside_is_refused_when_it_is_made_and_when_it_is_calle
         "ff02::1",
         "::ffff:127.0.0.1",
         "64:ff9b::7f00:1",
+        "fec0::1",
         "2002:7f00:1::",
         "2001:0:1:2:3:4:80ff:fffe",
     ],

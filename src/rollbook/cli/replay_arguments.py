@@ -84,13 +84,22 @@ def check(asked: Asked, *, gate_given: bool) -> None:
         raise ConfigurationError(
             message="--baseline-episodes is missing: a comma list of ids, or @FILE with one a line"
         )
-    if asked.store_alone and asked.runner["environment"]:
+    if asked.store is not None and asked.runner["environment"]:
         raise ConfigurationError(message="--environment and --store are two ways to know; give one")
     if not asked.store_alone and (asked.store_policy or asked.limit):
         message = (
             "--store-policy and --limit choose chains of a --store, where no episodes are named"
         )
         raise ConfigurationError(message=message)
+    if asked.runner["engine"] == Engine.ray:
+        from rollbook.engines.ray_actors import check_ray
+
+        check_ray()
+    if asked.store is not None:
+        from rollbook.evals.store_baselines import StoreBaselines
+
+        # else every episode would fail, as if the candidate had
+        StoreBaselines(asked.store, limit=1)
     _importable("--policy", asked.policy)
     if asked.runner["environment"] is not None:
         _importable("--environment", asked.runner["environment"])

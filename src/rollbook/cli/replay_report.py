@@ -65,10 +65,16 @@ class RunReport:
 
 def episode_line(number: int, total: int, result: EvalResult) -> str:
     mark = "✓" if result.status == "complete" else "✗"
-    error = f"  {result.error.splitlines()[0][:200]}" if result.error else ""
+    error = f"  {_on_a_line(result.error)}" if result.error else ""
     candidate = result.candidate_episode_id
     arrow = f" → {candidate}" if candidate else ""
     return f"  {mark} [{number}/{total}] {result.baseline_episode_id}{arrow}{error}"
+
+
+def _on_a_line(error: str) -> str:
+    """Its first line, and nothing in it that a terminal would obey: others may have sent it."""
+    first = next(iter(error.splitlines()), "")[:200]
+    return "".join(each if each.isprintable() else "\ufffd" for each in first)
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -108,7 +114,8 @@ def _certainty_line(metric: Mapping[str, Any]) -> Iterator[str]:
     said = []
     if metric.get("ci95"):
         low, high = metric["ci95"]
-        said.append(f"Δ from {_signed(low)} to {_signed(high)} (95 %)")
+        counted = f"{_signed(metric['paired_delta'])} with crashes, " if metric["crashes"] else ""
+        said.append(f"Δ {counted}from {_signed(low)} to {_signed(high)} (95 %)")
     if metric.get("p_value") is not None:
         said.append(f"p better {_p(metric['p_value'])}, worse {_p(metric['p_worse'])}")
     if metric.get("n_pairs") and metric.get("note"):
@@ -176,7 +183,7 @@ def markdown(report: RunReport) -> str:
     """For the summary of a job, or a comment."""
     head = "🚀 ship" if report.ships else "✋ hold"
     lines = [
-        f"## Replay of `{_plain(report.candidate)}`: {head}",
+        f"## Replay of {_code(report.candidate)}: {head}",
         "",
         _plain(str(report.decision.get("sentence", "No decision was made."))),
         "",
@@ -218,7 +225,7 @@ def _markdown_row(key: str, metric: Mapping[str, Any]) -> str:
 
 def _markdown_failures(report: RunReport) -> list[str]:
     shown = [
-        f"- `{_plain(result.baseline_episode_id)}` {_plain((result.error or '')[:200])}"
+        f"- {_code(result.baseline_episode_id)} {_plain((result.error or '')[:200])}"
         for result in report.failed[:_MOST_FAILURES]
     ]
     rest = len(report.failed) - len(shown)
@@ -254,6 +261,11 @@ def _command(kind: str, title: str, message: str) -> str:
 def _plain(text: str) -> str:
     """In one cell of a table, and no markup of its own."""
     return re.sub(r"([\\`|<>*_\[\]])", r"\\\1", " ".join(text.split()))
+
+
+def _code(text: str) -> str:
+    """As it is, where nothing is markup: only a backtick could end it."""
+    return f"`{' '.join(text.split()).replace('`', '')}`"
 
 
 # --------------------------------------------------------------------------------------------- JUnit

@@ -423,6 +423,12 @@ def _endings(gated: bool) -> Iterator[None]:
         print_error(error)
         usage = isinstance(error, ConfigurationError | ValidationError | NotFoundError)
         sys.exit(USAGE if usage else INFRASTRUCTURE)
+    except SystemExit as ended:
+        if not gated or ended.code not in (None, 0):
+            raise
+        # 0 is "ship", and nothing in here decides that: this is the code of a policy that called sys.exit
+        typer.echo("error: sys.exit was called before there was a decision", err=True)
+        sys.exit(INFRASTRUCTURE)
     except Exception:
         if not gated:
             raise

@@ -80,6 +80,9 @@ def _print_gate(gate: dict[str, Any], portal: str) -> None:
     )
     for blocker in gate["blockers"]:
         typer.echo(f"  - {blocker}")
+    for each in gate.get("dry_run", ()):
+        error = f"  {each['error'].splitlines()[0][:200]}" if each["error"] else ""
+        typer.echo(f"Dry run, not recorded: {each['baseline_episode_id']} {each['status']}{error}")
     typer.echo(portal)
 
 

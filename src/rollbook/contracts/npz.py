@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, TypeAlias
+from typing import IO, Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +25,7 @@ from rollbook.contracts.zip_members import (
     check_key,
     open_members,
     refusal,
+    stored_member,
     zip_errors,
 )
 from rollbook.files import atomic_write
@@ -89,7 +90,7 @@ class NpzArchive:
 
     def read(self, key: str) -> AnyArray:
         info = self._info(key)
-        with zip_errors(self._record, key), self._archive.open(info) as member:
+        with zip_errors(self._record, key), self._member(info) as member:
             facts, fortran_order = self._header(key, info, member)
             data = np.empty(math.prod(facts.shape) * facts.dtype.itemsize, np.uint8)
             _fill(data.data, member)
@@ -116,6 +117,14 @@ class NpzArchive:
         except KeyError:
             known = ", ".join(self.keys[:20]) or "nothing"
             raise refusal(self._record, "key", repr(key), f"one that is there: {known}") from None
+
+    def _member(self, info: zipfile.ZipInfo) -> IO[bytes]:
+        """Of an archive in memory a small member is taken as it lies there: zipfile spends more on opening it than on
+        reading."""
+        if not isinstance(self._stream, io.BytesIO) or info.file_size > _PIECE:
+            return self._archive.open(info)
+        data = stored_member(self._stream.getbuffer(), info)
+        return self._archive.open(info) if data is None else io.BytesIO(data)
 
     def _header(self, key: str, info: zipfile.ZipInfo, member: Any) -> tuple[ArrayFacts, bool]:
         """Type and shape, and whether columns come first. They have to account for every byte of the member."""

@@ -19,11 +19,13 @@ from rollbook.errors import InvalidValue
 _END = struct.Struct("<4s4H2LH")
 _END_64 = struct.Struct("<4sQ2H2L4Q")
 _LOCATOR_64 = struct.Struct("<4sLQL")
-_LOCAL_HEADER_SIZE = 30
+_LOCAL = struct.Struct("<4s2B4HL2L2H")
+_LOCAL_HEADER_SIZE = _LOCAL.size
 _DIRECTORY_ENTRY_SIZE = 46
 _MOST_EXTRA = 1024
 _ENCRYPTED = 0x1 | 0x40
 _PATCHED = 0x20
+_UTF_8 = 0x800
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,24 @@ def open_members(stream: BinaryIO, limits: NpzLimits, record: str) -> zipfile.Zi
     _check_apart(members, directory_at, record)
     _check_sizes(members, size, limits, record)
     return archive
+
+
+def stored_member(archive: memoryview, member: zipfile.ZipInfo) -> memoryview | None:
+    """The bytes of a member that is stored unpacked and whose header and checksum are as the directory says.
+
+    None for any other, which is for zipfile to unpack or to find fault with.
+    """
+    at = member.header_offset
+    if member.compress_type != zipfile.ZIP_STORED or at + _LOCAL.size > len(archive):
+        return None
+    signature, *_, flags, _, _, _, _, _, _, name_size, extra_size = _LOCAL.unpack_from(archive, at)
+    name = bytes(archive[at + _LOCAL.size :][:name_size])
+    encoding = "utf-8" if flags & _UTF_8 else "cp437"
+    if signature != b"PK\x03\x04" or name != member.orig_filename.encode(encoding, "replace"):
+        return None
+    begins_at = at + _LOCAL.size + name_size + extra_size
+    data = archive[begins_at : begins_at + member.file_size]
+    return data if len(data) == member.file_size and zlib.crc32(data) == member.CRC else None
 
 
 def check_key(key: str, limits: NpzLimits, record: str) -> None:
@@ -147,7 +167,7 @@ def _check_apart(members: Sequence[zipfile.ZipInfo], directory_at: int, record: 
         names.add(member.filename)
         if member.header_offset < free_from:
             raise refusal(record, member.filename, "overlapping another", "bytes of its own")
-        name_size = len(member.filename.encode("utf-8" if member.flag_bits & 0x800 else "cp437"))
+        name_size = len(member.filename.encode("utf-8" if member.flag_bits & _UTF_8 else "cp437"))
         free_from = member.header_offset + _LOCAL_HEADER_SIZE + name_size + member.compress_size
     if free_from > directory_at:
         raise refusal(record, "archive", "cut short", "all bytes its directory promises")

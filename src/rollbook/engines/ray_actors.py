@@ -21,6 +21,7 @@ from rollbook.engines.tasks import (
     attempt,
     close_work,
     local_to_worker,
+    started,
     too_late,
 )
 from rollbook.errors import ConfigurationError
@@ -38,7 +39,7 @@ class _RayWorker:
         local_to_worker.deadline = self._deadline
         if self._work is None:
             try:
-                self._work = self._start()
+                self._work = started(self._start)
             except Exception as error:  # noqa: BLE001 - raised where the tasks come from
                 return "not started", None, TaskFailure.of(error)
         return ("done", *attempt(self._work, item))
@@ -50,11 +51,15 @@ class _RayWorker:
         close_work(self._work)
 
 
+def check_ray() -> None:
+    if find_spec("ray") is None:
+        message = "engine='ray' needs Ray, which is not installed: pip install 'rollbook[ray]'"
+        raise ConfigurationError(message=message)
+
+
 class RayActors:
     def __init__(self, start: Start, workers: int) -> None:
-        if find_spec("ray") is None:
-            message = "engine='ray' needs Ray, which is not installed: pip install 'rollbook[ray]'"
-            raise ConfigurationError(message=message)
+        check_ray()
         check_sendable(start)
         self.workers = workers
         self._ray: Any = importlib.import_module("ray")

@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
+from rollbook.errors import ConfigurationError
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[Any], Any]
@@ -126,10 +128,20 @@ def too_late(task: Task, deadline: float, timeout_s: float | None) -> TaskFailur
     return None
 
 
+def started(start: Start) -> Work:
+    """A worker. One that calls sys.exit while it is made must not end the caller, and least of all with its 0."""
+    try:
+        return start()
+    except SystemExit as error:
+        message = f"a worker cannot be started: it called sys.exit({error.code!r})"
+        raise ConfigurationError(message=message) from error
+
+
 def close_work(work: Work | None) -> None:
     close = getattr(work, "close", None)
     if callable(close):
-        close()
+        with suppress(SystemExit):  # the work is done, and nobody else's to end
+            close()
 
 
 def attempt(work: Work, item: Any) -> tuple[Any, TaskFailure | None]:

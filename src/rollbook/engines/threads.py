@@ -21,6 +21,7 @@ from rollbook.engines.tasks import (
     attempt,
     close_work,
     local_to_worker,
+    started,
     too_late,
 )
 
@@ -39,10 +40,10 @@ class Inline:
     def finished(self, timeout_s: float | None) -> list[Finished]:
         assert self._given is not None
         if self._work is None:
-            self._work = self._start()
+            self._work = started(self._start)
         try:
             return [(self._given, self._work(self._given.item), None)]
-        except Exception as error:  # noqa: BLE001 - a task may fail in any way
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a task may fail in any way
             return [(self._given, None, TaskFailure.of(error))]
 
     def close(self) -> None:
@@ -115,7 +116,7 @@ class _Thread(threading.Thread):
             while (task := self.inbox.get()) is not None:
                 if work is None:
                     try:
-                        work = self._make()
+                        work = started(self._make)
                     except BaseException as error:  # noqa: BLE001 - raised where the tasks come from
                         self._said.put((self, None, error))
                         return

@@ -53,9 +53,13 @@ def checked_ids(given: Sequence[str]) -> list[str]:
     return unique
 
 
-def check_positive(name: str, value: float | None) -> None:
-    if value is not None and not value > 0:
-        raise ConfigurationError(message=f"{name} is {value!r}, expected a number above 0")
+def check_positive(name: str, value: float | None, kind: type[float] | type[int] = float) -> None:
+    if value is None:
+        return
+    known = (int,) if kind is int else (int, float)
+    if isinstance(value, bool) or not isinstance(value, known) or not value > 0:
+        what = "whole number" if kind is int else "number"
+        raise ConfigurationError(message=f"{name} is {value!r}, expected a {what} above 0")
 
 
 def is_chain_id(text: str) -> bool:

@@ -7,7 +7,6 @@ yesterday is not downloaded again.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,9 +31,6 @@ Arrays: TypeAlias = "dict[str, NDArray[Any]]"
 LOOKED_UP_AT_ONCE = 100
 """Signed addresses live for an hour, so not all of them are asked for at the beginning."""
 DOWNLOADS_AT_ONCE = 4
-_READING = threading.Lock()
-"""Headers of arrays are parsed as Python literals, which CPython 3.11 cannot do in two threads at once: it is a
-SystemError now and then. Threads would gain nothing from it either."""
 _READ_KINDS: tuple[ArtifactKind, ...] = ("sensors", "actions")
 
 
@@ -86,8 +82,7 @@ class Ticket:
             raise NotFoundError(status_code=404, message=message)
         there = [kind for kind in kinds if self.record.artifact(kind) is not None]
         files = {kind: self._file(client, kind, lane) for kind in there}
-        with _READING:
-            arrays = {kind: read_npz(files[kind]) for kind in _READ_KINDS if kind in files}
+        arrays = {kind: read_npz(files[kind]) for kind in _READ_KINDS if kind in files}
         video = files.get("video")
         return Baseline(
             self.id,

@@ -67,7 +67,8 @@ class ClosedLoopRun:
     outcome: Outcome
     """Measured; None where the environment does not say."""
     baseline_outcome: Outcome
-    """As recorded. Where the recording is silent, what its own actions came to, if they led to the same again."""
+    """What its own actions came to, if they led to the same again: then both sides are measured with one ruler, also
+    where the reward is another one now. Else, and where the environment is silent, as recorded."""
     repro: dict[str, Any]
     actions: list[Action]
     ended_by: str
@@ -115,11 +116,14 @@ def run_closed_loop(
     if any(run.traces() != runs[0].traces() for run in runs[1:]):
         deterministic = False
     recorded = {name: baseline.outcome.get(name) for name in OUTCOMES}
-    if deterministic and replayed is not None:
+    if replayed is not None:
         again = replayed.outcome()
-        recorded = {
-            name: again[name] if recorded[name] is None else recorded[name] for name in OUTCOMES
-        }
+        if deterministic:
+            recorded = {
+                name: recorded[name] if again[name] is None else again[name] for name in OUTCOMES
+            }
+        elif _contradicts(again, recorded):
+            deterministic = False
     return ClosedLoopRun(
         outcome=runs[0].outcome(),
         baseline_outcome=recorded,
@@ -127,6 +131,16 @@ def run_closed_loop(
         actions=runs[0].actions,
         ended_by=runs[0].ended_by,
         fps=runs[0].fps,
+    )
+
+
+def _contradicts(again: Outcome, recorded: Mapping[str, Any]) -> bool:
+    """Whether an outcome that both know came out differently."""
+    known = [(again[name], recorded[name]) for name in OUTCOMES if again[name] is not None]
+    return any(
+        said is not None and not math.isclose(value, said, rel_tol=1e-6, abs_tol=1e-9)
+        for value, said in known
+        if value is not None
     )
 
 

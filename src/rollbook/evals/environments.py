@@ -29,11 +29,17 @@ class Environment(Protocol):
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]: ...
 
 
-def make_environment(factory: EnvironmentFactory, episode: ReplayEpisode) -> Environment:
-    found = load_attribute(factory, "environment") if isinstance(factory, str) else factory
+def environment_factory(given: EnvironmentFactory) -> Callable[..., Any]:
+    """What makes the environments, wherever it was named."""
+    found: Any = load_attribute(given, "environment") if isinstance(given, str) else given
     if not callable(found):
         message = f"environment is a {type(found).__name__}, expected a function that makes one, or 'module:attr'"
         raise ConfigurationError(message=message)
+    return found  # type: ignore[no-any-return]
+
+
+def make_environment(factory: EnvironmentFactory, episode: ReplayEpisode) -> Environment:
+    found = environment_factory(factory)
     made = found(episode) if _wants_episode(found) else found()
     if hasattr(made, "num_envs"):
         message = "the environment is a vector of environments; make one, each episode has its own"

@@ -189,6 +189,11 @@ def load_attribute(spec: str, what: str) -> Any:
             raise  # it was found, and misses something itself
         message = f"{what} {spec!r}: there is no module {error.name!r}; run where it can be imported, or set PYTHONPATH"
         raise ConfigurationError(message=message) from error
+    except (
+        SystemExit
+    ) as error:  # it would end the caller, and with a 0 look like a candidate that passed
+        message = f"{what} {spec!r}: its module called sys.exit({error.code!r}) when it was imported; put that under "
+        raise ConfigurationError(message=f"{message}if __name__ == '__main__'") from error
     for part in attribute.strip().split("."):
         try:
             found = getattr(found, part)

@@ -34,7 +34,7 @@ from rollbook.scoring.outcomes import candidate_outcome
 from rollbook.scoring.reference import ActionReference
 
 DISTANCE_KEY = "/replay/scaled_distance"
-"""Per step, in the sensors of a replay episode."""
+"""Per step, beside the actions of a replay episode: one file instead of two is half the uploads."""
 STEPS_AT_ONCE = 256
 """That a batched policy is given."""
 

@@ -138,13 +138,16 @@ def run_against(
     `resume` leaves out what is complete, and delivers what an earlier runner left in the `journal`, a folder: by
     default in ROLLBOOK_HOME/runs.
     """
+    from rollbook.evals.environments import environment_factory
     from rollbook.evals.replay import STEPS_AT_ONCE, ReplayOptions
     from rollbook.evals.runner import RunnerOptions
     from rollbook.evals.runner import run as run_all
 
-    check_positive("workers", workers)
-    check_positive("batch", batch)
+    check_positive("workers", workers, int)
+    check_positive("batch", batch, int)
     check_positive("step_timeout_s", step_timeout_s)
+    if environment is not None and store is None:
+        environment_factory(environment)  # else every baseline would fail, as if the candidate had
     nothing_sent = dry_run or run.dry
     # chains of a store have ids of their own; anything else is known to the server alone
     needs_server = not (

@@ -77,7 +77,7 @@ class _StoreReplay:
         """A batch that fails is asked for again chain by chain, to find those it fails in."""
         try:
             return self._judged(rows)
-        except Exception as error:  # noqa: BLE001 - of the policy, which may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - of the policy, which may raise anything
             if len(rows) == 1:
                 return [_failed(self._baselines.id_of(int(rows[0])), error)]
         return [result for row in rows for result in self.block(np.array([row]))]
@@ -110,7 +110,7 @@ class _StoreReplay:
         rewards = StateRewards.of(baselines.reader, states)
         try:
             chosen = choices_of_steps(self._answers(row, states), rewards.valid)
-        except Exception as error:  # noqa: BLE001 - of the policy, which may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - of the policy, which may raise anything
             return _failed(baselines.id_of(row), error)
         return self._result(row, rewards.judged(chosen).in_all())
 
@@ -138,7 +138,7 @@ _NOTHING = ChainVerdict(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
 """Of a chain without a step."""
 
 
-def _failed(baseline_id: str, error: Exception) -> EvalResult:
+def _failed(baseline_id: str, error: BaseException) -> EvalResult:
     traceback.print_exception(error, file=sys.stderr)
     reason = f"{type(error).__name__}: {error}".removesuffix(": ")
     return EvalResult(baseline_id, None, "failed", {}, reason[:LONGEST_ERROR])

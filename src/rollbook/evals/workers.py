@@ -56,11 +56,9 @@ class ReplayWorker:
         replay = self._replay(baseline)
         files: dict[ArtifactKind, bytes] = {}
         if self._plan.upload_actions:
-            given: dict[ArtifactKind, Arrays | None] = {
-                "actions": replay.actions,
-                "sensors": replay.per_step,
-            }
-            files = {kind: encoded(arrays) for kind, arrays in given.items() if arrays}
+            arrays = {**(replay.actions or {}), **(replay.per_step or {})}
+            if arrays:
+                files["actions"] = encoded(arrays)
         return Row(
             baseline.id,
             "complete",

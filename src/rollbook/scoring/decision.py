@@ -134,13 +134,17 @@ def _outcome_findings(statistics: OutcomeStatistics, rule: MetricRule, gate: Gat
     name = SHOWN[rule.metric]
     pairs = statistics.pairs
     if not statistics.n:
+        if pairs.unusable:
+            text = f"{name} was sent, and {pairs.unusable} values of it are no such outcome"
+            return [Finding("not_measured", text)]
         if not rule.required:
             return []
         return [Finding("not_measured", f"{name} was not measured")]
     findings = [*_evidence_findings(statistics, gate)]
     # a time to goal only comes beside success, which is asked for its own number of pairs
     if statistics.n < gate.n_min and rule.metric != "time_to_goal_s":
-        text = f"{name} has {statistics.n} pairs, the gate asks for {gate.n_min}"
+        has = f"{statistics.n} pair{'' if statistics.n == 1 else 's'}"
+        text = f"{name} has {has}, the gate asks for {gate.n_min}"
         findings.append(Finding("insufficient_n", text))
     if pairs.used_share < gate.min_used_share:
         text = f"{name} is missing in {pairs.missing} of {pairs.total} pairs"
@@ -201,8 +205,9 @@ def _shown_better(statistics: Statistics, gate: Gate) -> tuple[str, ...]:
         success = asked.get("success")
         crossed = success and has_crossed(success.wins, success.losses, gate.alpha)
         return ("success",) if crossed else ()
-    if not statistics["success"].n:
-        asked.pop("time_to_goal_s", None)
+    time = asked.get("time_to_goal_s")
+    if time is not None and (time.n < gate.n_min or not statistics["success"].n):
+        del asked["time_to_goal_s"]  # what few pairs have may spare it as a guard; it is no claim
     adjusted = holm({metric: each.p.better for metric, each in asked.items() if each.p})
     return tuple(metric for metric, p in adjusted.items() if p < gate.alpha - EPSILON)
 

@@ -82,7 +82,7 @@ def _to_claim(statistics: Statistics, gate: Gate) -> int | None:
     for each in asked:
         pairs = _pairs_to_claim(each, gate, gate.alpha / len(asked))
         if pairs is not None:
-            answers.append(max(1, pairs - each.n))
+            answers.append(max(1, pairs - each.n, gate.n_min - each.n))
     return min(answers, default=None)
 
 

@@ -3,7 +3,8 @@
 A pair counts when both sides are known and the candidate's side was measured. Beyond that:
 
     success          a candidate that crashed has lost, unless the baseline is known to have failed too
-    reward           a candidate that crashed has lost as much as the worst pair of the run
+    reward           a candidate that crashed has lost as much as lies between the best and the worst reward of the run,
+                     nothing at all (0) being one of them
     collisions       a crash says nothing
     time to goal     only where both reached it; where success is not known, a time to goal stands for it
 
@@ -72,7 +73,8 @@ def outcome_pairs(columns: ResultColumns, metric: str, total: int) -> OutcomePai
     gains[np.abs(gains) <= _ROUNDING * size] = 0.0
     rows = np.flatnonzero(measured)
     crashed = _crashed(columns, metric, bool(len(rows)))
-    losses = _crash_gains(metric, gains[rows], column.baseline[crashed])
+    seen = np.concatenate([column.baseline[rows], column.candidate[rows]])
+    losses = _crash_gains(metric, seen, column.baseline[crashed])
     found = sorted(set(column.evidence[measured].tolist()))
     return OutcomePairs(
         metric=metric,
@@ -105,10 +107,11 @@ def _crashed(columns: ResultColumns, metric: str, anything: bool) -> NDArray[np.
     return np.zeros(0, np.intp)
 
 
-def _crash_gains(metric: str, gains: Floats, baseline: Floats) -> Floats:
+def _crash_gains(metric: str, seen: Floats, baseline: Floats) -> Floats:
+    """`seen` is every reward of the run. The worst measured pair would not do: where all are gains, it is one too."""
     if metric == "success":
         return np.where(baseline == 0, 0.0, -1.0)
-    return np.full(len(baseline), min(0.0, float(gains.min(initial=0.0))))
+    return np.full(len(baseline), float(seen.min(initial=0.0)) - float(seen.max(initial=0.0)))
 
 
 def _evidence(found: list[str], stated: NDArray[np.int8]) -> str:

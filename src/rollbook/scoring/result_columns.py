@@ -78,7 +78,7 @@ class ResultColumns:
             failed=np.array([row.status == "failed" for row in rows], bool),
             outcomes={name: _outcome(name, metrics, stated, complete) for name in OUTCOMES},
             env_mismatch=np.array([_env_differs(each) for each in repro], bool),
-            nondeterministic=np.array([each.get("deterministic") is False for each in repro], bool),
+            nondeterministic=np.array([_denied(each, "deterministic") for each in repro], bool),
             metrics=metrics,
             repeated=repeated,
         )
@@ -159,11 +159,16 @@ def _foreign_kind(baseline: Floats, candidate: Floats) -> int:
 
 def _env_differs(repro: Mapping[str, Any]) -> bool:
     """Whether the candidate ran in another environment, or from another seed, than its baseline."""
-    if repro.get("env_match") is False:
+    if _denied(repro, "env_match"):
         return True
     seed = _mapping(repro, "seed") or {}
     seeds = (seed.get("baseline"), seed.get("candidate"))
     return None not in seeds and seeds[0] != seeds[1]
+
+
+def _denied(repro: Mapping[str, Any], name: str) -> bool:
+    """Only a yes is one; null is that nobody looked."""
+    return repro.get(name) not in (None, True)
 
 
 def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:

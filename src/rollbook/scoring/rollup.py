@@ -48,16 +48,18 @@ def rollup(
     gate: Gate | None = None,
     *,
     total: int | None = None,
+    deleted: int = 0,
     critical: Mapping[str, str] = _NO_SCENARIOS,
 ) -> dict[str, Any]:
     """The summary of a run.
 
-    `total` is the number of pairs there should be, where not all of them have a row yet. `critical` maps the baselines
-    of active critical scenarios to the ids of these. The order of the results makes no difference.
+    `total` is the number of pairs there should be, where not all of them have a row yet; `deleted` are those of them
+    that can have none any more. `critical` maps the baselines of active critical scenarios to the ids of these. The
+    order of the results makes no difference.
     """
     gate = gate or Gate()
     columns = ResultColumns.of(results)
-    facts, statistics = measured(columns, gate, total=total, critical=critical)
+    facts, statistics = measured(columns, gate, total=total, deleted=deleted, critical=critical)
     summary = vote(columns)
     intervals: dict[str, Interval | None] = {}
     for name in OUTCOMES:
@@ -83,14 +85,15 @@ def measured(
     gate: Gate,
     *,
     total: int | None = None,
+    deleted: int = 0,
     critical: Mapping[str, str] = _NO_SCENARIOS,
 ) -> tuple[RunFacts, Statistics]:
     """All that `judge` needs, and nothing that is only shown."""
     complete, failed = int(columns.complete.sum()), int(columns.failed.sum())
     pairs = max(len(columns), total or 0)
-    # a sequential run may end before all pairs ran: what it did not get to is not missing
+    # a sequential run may end before all pairs ran: what it did not get to is not missing, what was taken away is
     stops_early = gate.design == "sequential" and gate.mode == "superiority"
-    expected = complete + failed if stops_early else pairs
+    expected = complete + failed + deleted if stops_early else pairs
     statistics = {
         name: outcome_statistics(outcome_pairs(columns, name, expected), gate) for name in OUTCOMES
     }
@@ -175,7 +178,7 @@ def _interval(
     if pairs.metric == "success":
         interval = tango_interval(outcome.wins, outcome.losses, n)
         return interval, "mcnemar_exact+tango", _crashes(pairs.crashes, "as losses")
-    notes = [_crashes(pairs.crashes, "with the worst loss of the run")]
+    notes = [_crashes(pairs.crashes, "as a fall from the best reward of the run to the worst")]
     if pairs.metric == "time_to_goal_s":
         notes.append("given both succeed")
     if pairs.metric == "collision_count" and not (pairs.baseline.any() or pairs.candidate.any()):

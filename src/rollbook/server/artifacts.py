@@ -11,12 +11,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from rollbook.contracts.episode import ARTIFACT_KINDS, FILE_NAMES, ArtifactKind
+from rollbook.server.blob_looks import Answer, Question, look_at_blobs
 from rollbook.server.blobs import BlobInfo, BlobNotFound, BlobStoreUnavailable, sha256_of_file
 from rollbook.server.context import Caller, ServerContext, base_url_of, caller_of, context_of
 from rollbook.server.openapi import LeanRoute, query, route
@@ -27,6 +28,10 @@ from rollbook.server.video import VideoFacts
 from rollbook.server.video_process import probe_apart
 from rollbook.server.wire import Claim, kind_of
 
+Claims: TypeAlias = "Mapping[ArtifactKind, Claim]"
+
+_AT_ONCE = 32
+"""Of the episodes whose videos are looked into; the others wait."""
 _MOST_TRIES = 3
 
 
@@ -42,30 +47,84 @@ class Finding:
 
 
 async def look_at(
-    context: ServerContext, artifacts: Sequence[ArtifactRow], claims: Mapping[ArtifactKind, Claim]
+    context: ServerContext, artifacts: Sequence[ArtifactRow], claims: Claims
 ) -> list[Finding]:
     """One finding for every artifact, and one for every claim about an artifact that there is not."""
+    [found] = await look_at_many(context, [(artifacts, claims)])
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+async def look_at_many(
+    context: ServerContext, wanted: Sequence[tuple[Sequence[ArtifactRow], Claims]]
+) -> list[list[Finding] | Exception]:
+    """For each episode its findings, or why there are none: that holds no other one back."""
+    questions = [_question(context, each) for artifacts, _ in wanted for each in artifacts]
+    answers = iter(await look_at_blobs(context.blobs, questions))
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(
+        artifacts: Sequence[ArtifactRow], claims: Claims, looks: Sequence[Answer]
+    ) -> list[Finding] | Exception:
+        async with gate:
+            try:
+                return await _findings(context, artifacts, claims, looks)
+            except Exception as error:  # noqa: BLE001 - it belongs to this episode
+                return error
+
+    cases = [
+        (artifacts, claims, [next(answers) for _ in artifacts]) for artifacts, claims in wanted
+    ]
+    return await asyncio.gather(*(one(*case) for case in cases))
+
+
+def _question(context: ServerContext, artifact: ArtifactRow) -> Question:
+    """A video is not only hashed, so it has its own turn later."""
+    limit = context.settings.artifact_limit_bytes
+
+    def is_hashed(info: BlobInfo) -> bool:
+        if artifact.kind == "video" or info.size > limit:
+            return False
+        return artifact.status != "stored" or not is_as_checked(artifact, info)
+
+    return Question(artifact.object_key, is_hashed)
+
+
+async def _findings(
+    context: ServerContext,
+    artifacts: Sequence[ArtifactRow],
+    claims: Claims,
+    looks: Sequence[Answer],
+) -> list[Finding]:
     unknown = set(claims) - {each.kind for each in artifacts}
     missing = [
         Finding(kind, {}, "nothing was ever asked to be uploaded there") for kind in sorted(unknown)
     ]
-    looks = (_look_at_one(context, each, claims.get(kind_of(each))) for each in artifacts)
-    return [*missing, *await asyncio.gather(*looks)]
+    there = [
+        await _finding(context, each, claims.get(kind_of(each)), look)
+        for each, look in zip(artifacts, looks, strict=True)
+    ]
+    return [*missing, *there]
 
 
-async def _look_at_one(
-    context: ServerContext, artifact: ArtifactRow, claim: Claim | None
+async def _finding(
+    context: ServerContext, artifact: ArtifactRow, claim: Claim | None, look: Answer
 ) -> Finding:
+    if isinstance(look, Exception):
+        raise look
     claimed = claim or Claim()
-    info = await context.blobs.head(artifact.object_key)
-    if info is None:
+    if look is None:
         return _finding_of_nothing(artifact, claimed)
-    if artifact.status == "stored" and is_as_checked(artifact, info):
+    if artifact.status == "stored" and is_as_checked(artifact, look.info):
         return Finding(artifact.kind, {}, _disagreement(artifact.size, artifact.sha256, claimed))
     limit = context.settings.artifact_limit_bytes
-    if info.size > limit:
-        return _refused(artifact, f"it has {info.size} bytes, and {limit} are allowed")
-    seen, facts = await _examined(context, artifact)
+    if look.info.size > limit:
+        return _refused(artifact, f"it has {look.info.size} bytes, and {limit} are allowed")
+    if look.sha256 is None:
+        seen, facts = await _examined_video(context, artifact, look.info)
+    else:
+        seen, facts = _seen(look.info, look.sha256), None
     # other bytes than those that were checked before are taken only when they are announced
     known = artifact.sha256 if artifact.status == "stored" else artifact.claimed_sha256
     expected = Claim(sha256=claimed.sha256 or known, size=claimed.size)
@@ -117,18 +176,32 @@ def is_as_checked(artifact: ArtifactRow, info: BlobInfo) -> bool:
     return checked == (info.size, info.modified_at_us, info.etag)
 
 
-async def _examined(
-    context: ServerContext, artifact: ArtifactRow
+def _seen(
+    info: BlobInfo, sha256: str, playable: bool | None = None, detail: str | None = None
+) -> dict[str, Any]:
+    """What is stored, as columns."""
+    return {
+        "size": info.size,
+        "sha256": sha256,
+        "playable": playable,
+        "detail": detail,
+        "uploaded_at_us": info.modified_at_us,
+        "etag": info.etag,
+    }
+
+
+async def _examined_video(
+    context: ServerContext, artifact: ArtifactRow, info: BlobInfo
 ) -> tuple[dict[str, Any], VideoFacts | None]:
-    """What is stored, as columns. Again from the start when somebody replaces it meanwhile."""
+    """Again from the start when somebody replaces it meanwhile."""
     for _ in range(_MOST_TRIES):
-        before = await context.blobs.head(artifact.object_key)
-        if before is None:
+        sha256, playable, detail, facts = await _bytes_and_content(context, artifact)
+        now = await context.blobs.head(artifact.object_key)
+        if now is None:
             raise BlobNotFound(artifact.object_key)
-        seen, facts = await _bytes_and_content(context, artifact)
-        if await context.blobs.head(artifact.object_key) == before:
-            seen["uploaded_at_us"] = before.modified_at_us
-            return {**seen, "size": before.size, "etag": before.etag}, facts
+        if now == info:
+            return _seen(info, sha256, playable, detail), facts
+        info = now
     raise BlobStoreUnavailable(
         f"the {artifact.kind} is replaced again and again; finish the upload first"
     )
@@ -136,18 +209,15 @@ async def _examined(
 
 async def _bytes_and_content(
     context: ServerContext, artifact: ArtifactRow
-) -> tuple[dict[str, Any], VideoFacts | None]:
-    if artifact.kind != "video":
-        sha256 = await context.blobs.sha256(artifact.object_key)
-        return {"sha256": sha256, "playable": None, "detail": None}, None
+) -> tuple[str, bool, str | None, VideoFacts | None]:
     async with context.blobs.as_file(artifact.object_key) as path:
         sha256 = await asyncio.to_thread(sha256_of_file, path)
         if find_spec("av") is None:
             detail = "not looked into: this server has no PyAV; pip install 'rollbook[video]'"
-            return {"sha256": sha256, "playable": False, "detail": detail}, None
+            return sha256, False, detail, None
         async with context.video_turns:
             facts = await probe_apart(path)
-    return {"sha256": sha256, "playable": facts.playable, "detail": facts.detail}, facts
+    return sha256, facts.playable, facts.detail, facts
 
 
 def mismatch(wrong: Sequence[Finding]) -> Problem:
@@ -257,7 +327,7 @@ async def _playable_key(context: ServerContext, caller: Caller, artifact: Artifa
 
 async def _look_again(context: ServerContext, org_id: str, artifact: ArtifactRow) -> None:
     """The blob was written after it was checked. The same bytes again are fine; others are refused from now on."""
-    finding = await _look_at_one(context, artifact, None)
+    [finding] = await look_at(context, [artifact], {})
     await context.write_for(
         org_id, lambda scope: write_findings(scope, artifact.episode_id, [finding])
     )

@@ -103,13 +103,15 @@ async def _stored(blobs: LocalBlobs, grant: Grant, body: AsyncIterator[bytes]) -
 
 async def _body(request: Request, idle_s: float) -> AsyncIterator[bytes]:
     """The bytes as they come. TimeoutError when none come any more."""
-    stream = request.stream()
-    while True:
+    receive, more = request.receive, True
+    while more:
         async with asyncio.timeout(idle_s):
-            chunk = await anext(stream)
-        if not chunk:  # only the last one is empty
-            return
-        yield chunk
+            message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        more = message.get("more_body", False)
+        if chunk := message.get("body"):
+            yield chunk
 
 
 # ----------------------------------------------------------------------------------------------- GET

@@ -1,7 +1,8 @@
 """What a request can reach: settings, database, blobs; and on whose behalf it runs.
 
 An API key is looked up once to learn whose it is, and asked for again inside the very transaction that does the work.
-So a request costs one transaction, and a key that was revoked a moment ago does nothing any more.
+So a request costs one transaction, and a key that was revoked a moment ago does nothing any more. The question travels
+with the first statement of the work; what that one did is undone if the answer is no.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rollbook.server.keys import matches, parse_api_key, role_of_key
 from rollbook.server.logs import Log
 from rollbook.server.metrics import Metrics
 from rollbook.server.queries import KeyRow, Scope, key_by_id, needs_touch, touch_key
+from rollbook.server.queries_keys import ask_key
 from rollbook.server.responses import Problem
 from rollbook.server.settings import Settings
 from rollbook.server.tables import now_us
@@ -95,9 +97,7 @@ class ServerContext:
         return await self.db.read(caller.tenant, self._as(caller, work))
 
     async def write(self, caller: Caller, work: ScopedWork[T]) -> T:
-        if caller.role in _MAY_NOT_WRITE:
-            text = "viewers and read-only keys may not change anything; ask an admin for another role or key"
-            raise Problem(403, "forbidden", text)
+        check_may_write(caller)
         return await self.db.write(caller.tenant, self._as(caller, work))
 
     async def read_for(self, org_id: str, work: ScopedWork[T]) -> T:
@@ -116,10 +116,11 @@ class ServerContext:
         return confirmed
 
     def _confirm(self, connection: sa.Connection, key_id: str) -> None:
-        key = key_by_id(connection, key_id)
-        if key is None or key.revoked_at_us is not None:
+        def refuse() -> None:
             self.known_keys.forget(key_id)
             raise unauthorized()
+
+        ask_key(connection, key_id, refuse)
 
 
 class KnownKeys:
@@ -153,6 +154,13 @@ def unauthorized() -> Problem:
     """One answer for every cause: missing, malformed, unknown and revoked keys look the same."""
     text = "the API key is missing, wrong or revoked; send Authorization: Bearer <key>"
     return Problem(401, "unauthorized", text, headers={"WWW-Authenticate": "Bearer"})
+
+
+def check_may_write(caller: Caller) -> None:
+    """Every write asks; also for whoever has a lot to do before theirs."""
+    if caller.role in _MAY_NOT_WRITE:
+        text = "viewers and read-only keys may not change anything; ask an admin for another role or key"
+        raise Problem(403, "forbidden", text)
 
 
 async def caller_of(request: Request) -> Caller:

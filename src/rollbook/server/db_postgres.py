@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from rollbook.server import db
 from rollbook.server.database_errors import can_run_again, translated
 from rollbook.server.db import Database, Tenant, Work, do, submit, to_json
-from rollbook.server.prepared import as_sqlalchemy
+from rollbook.server.openings import Opening
+from rollbook.server.prepared import as_sqlalchemy, begin_now, from_json, prepare
 from rollbook.server.storable import is_storable
 
 T = TypeVar("T")
@@ -33,8 +34,10 @@ class PostgresDatabase(Database):
             # it forgets all prepared statements of a connection now and then, and ours are among them
             connect_args={"prepare_threshold": None},
             json_serializer=to_json,
+            json_deserializer=from_json,
             hide_parameters=True,
         )
+        sa.event.listen(self._engine, "before_cursor_execute", _begin_now)
         self._own = threading.local()
         self._lines: list[_PostgresLine] = []
         self._pool = ThreadPoolExecutor(connections, thread_name_prefix="db")
@@ -64,22 +67,23 @@ class PostgresDatabase(Database):
         after a restart), or the database undid the work to end a deadlock."""
         line = self._line()
         for attempt in range(1, _MOST_ATTEMPTS + 1):
-            began = False
+            opening: Opening | None = None
             try:
                 connection = line.open()
-                _begin(connection, tenant, read_only=read_only)
-                began = True
-                result = do(work, connection)
+                opening = _opening(connection, tenant, read_only=read_only)
+                result = _done(work, connection, opening)
                 _end(connection)
                 return result
-            except Exception as error:
+            except Exception as raw:
+                error = line.as_sqlalchemy(raw)
                 line.undo()
+                began = opening is not None and opening.has_begun
                 if attempt < _MOST_ATTEMPTS and can_run_again(error, began):
                     continue
                 fault = translated(error)
-                if fault is error:
+                if fault is raw:
                     raise
-                raise fault from error
+                raise fault from raw
         raise AssertionError("the last attempt returns or raises")
 
 
@@ -98,6 +102,15 @@ class _PostgresLine:
             self._connection = self._engine.connect()
             self._opened_at = time.monotonic()
         return self._connection
+
+    def as_sqlalchemy(self, error: Exception) -> BaseException:
+        """What libpq says by itself is an error of the driver: it refuses, for one, to use a connection that broke."""
+        connection = self._connection
+        if connection is None or connection.invalidated:
+            return error
+        if not isinstance(error, connection.dialect.loaded_dbapi.Error):
+            return error
+        return as_sqlalchemy(connection, "", error)
 
     def undo(self) -> None:
         """Whatever is not committed. A connection that cannot even do that is not trusted again."""
@@ -124,32 +137,57 @@ def _postgres_driver(connection: sa.Connection) -> Any:
     return connection.connection.driver_connection
 
 
-def _begin(connection: sa.Connection, tenant: Tenant, *, read_only: bool) -> None:
-    """One message begins the transaction and names its tenant. For this transaction alone: between two of them a
-    connection has no tenant."""
-    from psycopg.pq import Escaping, ExecStatus
-
-    driver = _postgres_driver(connection)
-    escaped = Escaping(driver.pgconn).escape_literal
+def _opening(connection: sa.Connection, tenant: Tenant, *, read_only: bool) -> Opening:
+    """Begins the transaction and names its tenant, together with the first statement. For this transaction alone:
+    between two of them a connection has no tenant."""
+    pgconn = _postgres_driver(connection).pgconn
+    begin = b"BEGIN READ ONLY" if read_only else b"BEGIN"
     named = (tenant.org_id, tenant.user_id, tenant.key_id, tenant.invitation_hash)
     # what cannot be stored belongs to nobody
     values = [text.encode() if text and is_storable(text) else b"" for text in named]
-    begin = b"BEGIN READ ONLY" if read_only else b"BEGIN"
     longest_ms = int(db.LONGEST_QUERY_S * 1000)
-    done = driver.pgconn.exec_(_BEGIN % (begin, *map(escaped, values), longest_ms, 2 * longest_ms))
-    if done.status != ExecStatus.COMMAND_OK:
-        raise as_sqlalchemy(connection, "BEGIN", _failure(done))
+    values += [b"%d" % longest_ms, b"%d" % (2 * longest_ms)]
+    try:
+        prepare(connection, _SETTINGS, _SET)
+    except Exception as error:
+        raise as_sqlalchemy(connection, "PREPARE", error) from error
+    opening = Opening(connection, lambda: pgconn.send_query_params(begin, None))
+    opening.add(lambda: pgconn.send_query_prepared(_SETTINGS, values), lambda _: None)
+    return opening
 
 
-_BEGIN = (
-    b'%b; SET LOCAL app.org = %b; SET LOCAL app."user" = %b; SET LOCAL app.key = %b; SET LOCAL app.invitation = %b; '
-    b"SET LOCAL statement_timeout = %d; SET LOCAL idle_in_transaction_session_timeout = %d"
+_SETTINGS = b"rollbook_settings"
+_NAMES = (
+    "app.org",
+    "app.user",
+    "app.key",
+    "app.invitation",
+    "statement_timeout",
+    "idle_in_transaction_session_timeout",
 )
+_SET = "SELECT {}".format(
+    ", ".join(f"set_config('{name}', ${at}, true)" for at, name in enumerate(_NAMES, 1))
+).encode()
 """The timeouts are in milliseconds."""
+
+
+def _done(work: Work[T], connection: sa.Connection, opening: Opening) -> T:
+    """A question that is answered with a refusal counts before what the work finds wrong by itself."""
+    try:
+        return do(work, connection)
+    except Exception:
+        if not opening.is_sent:
+            begin_now(connection)
+        raise
+
+
+def _begin_now(connection: sa.Connection, *_: Any) -> None:
+    begin_now(connection)
 
 
 def _end(connection: sa.Connection) -> None:
     """A transaction in which something failed is undone by COMMIT, and the database does not call that an error."""
+    begin_now(connection)  # where there was no statement: what was asked has yet to be answered
     done = _postgres_driver(connection).pgconn.exec_(b"COMMIT")
     if done.command_status != b"COMMIT":
         raise as_sqlalchemy(connection, "COMMIT", _failure(done))

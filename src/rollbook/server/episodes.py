@@ -5,7 +5,6 @@ Creating and finalizing an episode without artifacts is one transaction each: th
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import msgspec
@@ -16,14 +15,10 @@ from rollbook.contracts.episode import ArtifactKind, check_typed_metadata
 from rollbook.digest import digest_of
 from rollbook.errors import EpisodeArchived
 from rollbook.server.artifacts import (
-    Finding,
-    look_at,
-    mismatch,
     remove_blobs,
-    tell_renditions,
-    write_findings,
 )
 from rollbook.server.context import Caller, ServerContext, base_url_of, caller_of, context_of
+from rollbook.server.endings import finalized, finalized_many
 from rollbook.server.openapi import LeanRoute, header, route
 from rollbook.server.queries import DoomedObject, EpisodeRow, Scope
 from rollbook.server.quotas import checked_quota
@@ -42,16 +37,12 @@ from rollbook.server.wire import (
     EpisodeList,
     FinalizeEpisode,
     FinalizeEpisodes,
-    FinalizeOneOfMany,
     ManyFinalized,
     OneFinalized,
     episode_answer,
     finalized_answer,
     status_of,
 )
-
-_AT_ONCE = 32
-"""Of a batch; the others wait."""
 
 _create = msgspec.json.Decoder(CreateEpisode)
 _finalize = msgspec.json.Decoder(FinalizeEpisode)
@@ -100,66 +91,12 @@ def _open(episode: EpisodeRow, kinds: list[ArtifactKind]) -> list[ArtifactKind]:
 # ---------------------------------------------------------------------------------------- finalize
 
 
-class _NotLookedAt(Exception):
-    """Undoes a finalize that came upon artifacts: they are looked at first, outside of any transaction."""
-
-    def __init__(self, episode: EpisodeRow) -> None:
-        super().__init__("its artifacts have to be looked at first")
-        self.episode = episode
-
-
 async def finalize_episode(request: Request) -> Response:
     context = context_of(request)
     caller = await caller_of(request)
     body = await json_body(request, _finalize, context.settings.body_limit_bytes)
-    episode = await _finalized(context, caller, request.path_params["episode_id"], body)
+    episode = await finalized(context, caller, (request.path_params["episode_id"], body))
     return json_response(finalized_answer(episode))
-
-
-async def _finalized(
-    context: ServerContext, caller: Caller, episode_id: str, body: FinalizeEpisode
-) -> EpisodeRow:
-    if body.metadata:
-        check_typed_metadata(body.metadata)
-    changes = body.changes()
-
-    def finalize(scope: Scope, findings: list[Finding] | None) -> EpisodeRow:
-        if findings is not None:
-            write_findings(scope, episode_id, findings)
-            checked_quota(scope, context.settings)
-        episode = scope.finalize_episode(episode_id, changes)
-        if episode is None:
-            raise not_found("episode")
-        if findings is None and (episode.artifacts or body.artifacts):
-            raise _NotLookedAt(episode)
-        return episode
-
-    try:
-        episode = await context.write(caller, lambda scope: finalize(scope, None))
-    except _NotLookedAt as found:
-        findings = await _looked_at(context, caller, found.episode, body)
-        episode = await context.write(caller, lambda scope: finalize(scope, findings))
-        _count_artifacts(context, findings)
-        tell_renditions(context, caller.org_id, findings)
-    context.metrics.episode(episode.status)
-    return episode
-
-
-async def _looked_at(
-    context: ServerContext, caller: Caller, episode: EpisodeRow, body: FinalizeEpisode
-) -> list[Finding]:
-    findings = await look_at(context, episode.artifacts, body.artifacts or {})
-    wrong = [each for each in findings if each.disagrees is not None]
-    if wrong:
-        await context.write(caller, lambda scope: write_findings(scope, episode.id, wrong))
-        raise mismatch(wrong)
-    return findings
-
-
-def _count_artifacts(context: ServerContext, findings: list[Finding]) -> None:
-    for each in findings:
-        if "size" in each.changes:
-            context.metrics.artifact(each.kind, each.changes["size"])
 
 
 async def finalize_episodes(request: Request) -> Response:
@@ -167,30 +104,26 @@ async def finalize_episodes(request: Request) -> Response:
     context = context_of(request)
     caller = await caller_of(request)
     body = await json_body(request, _finalize_many, context.settings.body_limit_bytes)
-    gate = asyncio.Semaphore(_AT_ONCE)
+    wanted = [(each.episode_id, each) for each in body.episodes]
+    done = await finalized_many(context, caller, wanted)
+    answers = [
+        _one_finalized(context, episode_id, each)
+        for (episode_id, _), each in zip(wanted, done, strict=True)
+    ]
+    return json_response(ManyFinalized(answers))
 
-    async def one(each: FinalizeOneOfMany) -> OneFinalized:
-        async with gate:
-            return await _one_finalized(context, caller, each)
 
-    return json_response(ManyFinalized(await asyncio.gather(*map(one, body.episodes))))
-
-
-async def _one_finalized(
-    context: ServerContext, caller: Caller, each: FinalizeOneOfMany
+def _one_finalized(
+    context: ServerContext, episode_id: str, done: EpisodeRow | Exception
 ) -> OneFinalized:
-    try:
-        episode = await _finalized(context, caller, each.episode_id, each)
-    except Exception as error:
-        problem = problem_of(error)
-        if problem.status == 401:
-            raise
-        if problem.status == 500:
-            context.log.error("finalize_failed", episode_id=each.episode_id, error=repr(error))
-        return OneFinalized(
-            each.episode_id, error=problem.error, code=problem.code, status_code=problem.status
-        )
-    return OneFinalized(episode.id, status_of(episode), wire_time(episode.updated_at_us))
+    if isinstance(done, EpisodeRow):
+        return OneFinalized(episode_id, status_of(done), wire_time(done.updated_at_us))
+    problem = problem_of(done)
+    if problem.status == 500:
+        context.log.error("finalize_failed", episode_id=episode_id, error=repr(done))
+    return OneFinalized(
+        episode_id, error=problem.error, code=problem.code, status_code=problem.status
+    )
 
 
 # ------------------------------------------------------------------------------------ read and find

@@ -166,7 +166,13 @@ def summary_of(
         )
         for each in results
     ]
-    return rollup(pairs, gate_from(run.gate), total=run.episode_count, critical=critical)
+    return rollup(
+        pairs,
+        gate_from(run.gate),
+        total=run.episode_count,
+        deleted=run.episode_count - len(pairs),
+        critical=critical,
+    )
 
 
 def _finish(
@@ -179,6 +185,8 @@ def _finish(
     """The run as it is now, or None when results came after what was `computed`; and whether a webhook is told."""
     summary, revision = computed
     run = _open_run(scope, run_id, lock=True)
+    if run.status == "completed" != body.status:
+        raise closed(run)  # it would take results again, after somebody has acted on its decision
     metadata = run.metadata
     if body.metadata:
         metadata = checked_object("eval run", "metadata", {**metadata, **body.metadata})

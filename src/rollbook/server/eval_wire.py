@@ -265,8 +265,12 @@ class TrendPoint(Struct, kw_only=True):
     baseline: float | None
     candidate: float | None
     delta: float | None
+    """Of the plain means, in which crashes are not."""
+    paired_delta: float | None
+    """With crashes counted as losses; `ci95` is about this one."""
     ci95: list[float] | None
     n_pairs: int | None
+    evidence: str | None
     decision: str | None
 
 

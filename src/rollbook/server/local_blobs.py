@@ -75,11 +75,11 @@ class LocalBlobs:
         self.root = root
         self.signer = UrlSigner(secret, clock)
         self._clock = clock
-        self._objects = Rooted(root / "objects")
+        self.objects = Rooted(root / "objects")
         self._uploads = Rooted(root / "uploads")
         self._incoming = root / "incoming"
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
-        for folder in (self._objects.root, self._uploads.root, self._incoming):
+        for folder in (self.objects.root, self._uploads.root, self._incoming):
             _create(folder)
 
     # ------------------------------------------------------------------------------------ whole blobs
@@ -111,7 +111,7 @@ class LocalBlobs:
     async def head(self, key: str) -> BlobInfo | None:
         place = check_key(key).split("/")
         try:
-            return info_of(key, await self._run(self._objects.stat, place))
+            return info_of(key, await self._run(self.objects.stat, place))
         except FileNotFoundError:
             return None
 
@@ -126,10 +126,10 @@ class LocalBlobs:
     async def as_file(self, key: str) -> AsyncIterator[Path]:
         if await self.head(key) is None:
             raise BlobNotFound(key)
-        yield self._objects.root / key
+        yield self.objects.root / key
 
     async def delete(self, key: str) -> None:
-        await self._run(self._objects.remove, check_key(key).split("/"))
+        await self._run(self.objects.remove, check_key(key).split("/"))
 
     async def list(self, prefix: str) -> AsyncIterator[BlobInfo]:
         folders, _, _ = check_prefix(prefix).rpartition("/")
@@ -141,7 +141,7 @@ class LocalBlobs:
     def _walk(self, names: tuple[str, ...], prefix: str) -> Iterator[BlobInfo]:
         """In order of whole keys, in which a folder sorts as its name with a slash."""
         found = []
-        for name, what in self._objects.entries(names):
+        for name, what in self.objects.entries(names):
             is_folder = stat.S_ISDIR(what.st_mode)
             key = "/".join((*names, name)) + ("/" if is_folder else "")
             if key.startswith(prefix) or (is_folder and prefix.startswith(key)):
@@ -342,7 +342,7 @@ class LocalBlobs:
 
     def _opened(self, key: str) -> FileIO:
         try:
-            return self._objects.open(check_key(key).split("/"))
+            return self.objects.open(check_key(key).split("/"))
         except FileNotFoundError:
             raise BlobNotFound(key) from None
 
@@ -388,7 +388,7 @@ class LocalBlobs:
         key = "/".join(place)
         for _ in range(_TRIES):
             try:
-                return renamed(incoming, self._objects, place, create=True, replace=replace)
+                return renamed(incoming, self.objects, place, create=True, replace=replace)
             except FileExistsError as error:
                 raise BlobExists(key) from error
             except (NotADirectoryError, IsADirectoryError) as error:

@@ -13,10 +13,11 @@ import re
 import secrets
 import traceback
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Protocol
 
 import msgspec
-import structlog
 
 from rollbook.errors import ConfigurationError
 
@@ -27,6 +28,7 @@ _numbers = itertools.count(1)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
 _NOISY = ("httpx", "httpcore", "botocore", "boto3", "urllib3", "alembic")
 """They log addresses of requests, signatures included."""
+_request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 
 class Log(Protocol):
@@ -43,19 +45,9 @@ def set_up_logs(level: str) -> Log:
         message = f"log-level: {level!r} is not one of {', '.join(LEVELS)}"
         raise ConfigurationError(message=message)
     number = logging.getLevelNamesMapping()[level.upper()]
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
-            _as_json,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=_Lines,
-        cache_logger_on_first_use=True,
-    )
-    _catch_others(number)
-    return cast(Log, structlog.get_logger())
+    log = _Lines(number)
+    _catch_others(log, number)
+    return log
 
 
 def request_id_of(sent: str | None) -> str:
@@ -67,8 +59,7 @@ def request_id_of(sent: str | None) -> str:
 
 def bind_request(request_id: str) -> None:
     """Every line that is logged on behalf of this request carries its id."""
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(request_id=request_id)
+    _request_id.set(request_id)
 
 
 def frames_of(error: BaseException) -> list[str]:
@@ -79,36 +70,59 @@ def frames_of(error: BaseException) -> list[str]:
     ]
 
 
-def _as_json(_logger: Any, _name: str, event: Any) -> bytes:
-    return msgspec.json.encode(event, enc_hook=str)
-
-
 class _Lines:
     """Whole lines to standard error. A log that cannot be written, on a full disk, must not fail the request."""
 
-    def msg(self, line: bytes) -> None:
-        left = line + b"\n"
+    def __init__(self, least: int) -> None:
+        self._least = least
+
+    def debug(self, event: str, **values: Any) -> None:
+        self.tell(logging.DEBUG, event, values)
+
+    def info(self, event: str, **values: Any) -> None:
+        self.tell(logging.INFO, event, values)
+
+    def warning(self, event: str, **values: Any) -> None:
+        self.tell(logging.WARNING, event, values)
+
+    def error(self, event: str, **values: Any) -> None:
+        self.tell(logging.ERROR, event, values)
+
+    def tell(self, level: int, event: str, values: dict[str, Any]) -> None:
+        if level < self._least:
+            return
+        request_id = _request_id.get()
+        line = {
+            **({} if request_id is None else {"request_id": request_id}),
+            **values,
+            "event": event,
+            "level": logging.getLevelName(level).lower(),
+            "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}",
+        }
+        left = msgspec.json.encode(line, enc_hook=str) + b"\n"
         with suppress(OSError):
             while left:
                 left = left[os.write(_STANDARD_ERROR, left) :]
 
-    debug = info = warning = error = critical = log = msg
-
 
 class _Passed(logging.Handler):
     """What other libraries log, in our form."""
+
+    def __init__(self, log: _Lines) -> None:
+        super().__init__()
+        self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
         values: dict[str, Any] = {"logger": record.name}
         if record.exc_info and record.exc_info[1] is not None:
             values["error"] = type(record.exc_info[1]).__name__
             values["frames"] = frames_of(record.exc_info[1])
-        structlog.get_logger().log(record.levelno, record.getMessage(), **values)
+        self._log.tell(record.levelno, record.getMessage(), values)
 
 
-def _catch_others(level: int) -> None:
+def _catch_others(log: _Lines, level: int) -> None:
     root = logging.getLogger()
-    root.handlers = [_Passed()]
+    root.handlers = [_Passed(log)]
     root.setLevel(max(level, logging.INFO))
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)

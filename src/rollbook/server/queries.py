@@ -34,7 +34,7 @@ from rollbook.server.queries_accounts import (
     user_by_id,
     withdraw_sign_in_links,
 )
-from rollbook.server.queries_batches import BatchQueries
+from rollbook.server.queries_endings import Ending, EndingQueries
 from rollbook.server.queries_evals import EvalRunFilter, NewResult
 from rollbook.server.queries_people import ROLES
 from rollbook.server.queries_search import EpisodeFilter, Page
@@ -68,7 +68,7 @@ from rollbook.server.rows_evals import (
 )
 
 
-class Scope(VerifyQueries, BatchQueries, WebhookQueries):
+class Scope(VerifyQueries, EndingQueries, WebhookQueries):
     """Everything that belongs to one organisation, and nothing else. Lives as long as one transaction."""
 
 
@@ -79,6 +79,7 @@ __all__ = [
     "DeliveryRow",
     "DeviceLoginRow",
     "DoomedObject",
+    "Ending",
     "EpisodeFilter",
     "EpisodeRow",
     "EvalResultRow",

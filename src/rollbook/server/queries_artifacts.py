@@ -78,7 +78,7 @@ class ArtifactQueries(TenantScope):
         row = self._first(tables.artifacts, lock=True, episode_id=episode_id, kind=kind)
         if row is None:
             return None
-        _check_artifact(changes)
+        check_artifact(changes)
         if changes:
             self._update(tables.artifacts, changes, episode_id=episode_id, kind=kind)
             if changes.get("rendition_key", row.rendition_key) != row.rendition_key:
@@ -416,7 +416,7 @@ _ARTIFACTS_OF = (
 _WHOLE = ("size", "requested_at_us", "uploaded_at_us", "rendition_tries")
 
 
-def _check_artifact(changes: dict[str, Any]) -> None:
+def check_artifact(changes: dict[str, Any]) -> None:
     for name, value in changes.items():
         if name not in _CHANGEABLE:
             expected = "one of " + ", ".join(_CHANGEABLE)

@@ -70,24 +70,7 @@ class EpisodeQueries(ArtifactQueries):
         row = self._first(tables.episodes, lock=True, id=episode_id)
         if row is None:
             return None
-        if row.status == "archived":
-            raise EpisodeArchived(episode_id=episode_id)
-        given = checked_final(changes)
-        now = self._now_us()
-        if row.finalized_at_us is not None:
-            given["status"] = row.status
-        merged = {
-            **given,
-            "metadata": merged_metadata(row._mapping["metadata"], given.get("metadata", {})),
-            "failure_time_s": failure_time_within(
-                given.get("failure_time_s", row.failure_time_s),
-                given.get("duration_s", row.duration_s),
-                given["status"],
-            ),
-            "finalized_at_us": row.finalized_at_us or now,
-            "abandoned_at_us": None,
-        }
-        return self._change(row, merged)
+        return self._change(row, final_values(row, changes, self._now_us()))
 
     def tag_episode(self, episode_id: str, tags: Iterable[str]) -> EpisodeRow | None:
         """These tags and no others."""
@@ -174,17 +157,14 @@ class EpisodeQueries(ArtifactQueries):
     def _change(self, row: AnyRow, changes: dict[str, Any]) -> EpisodeRow:
         """Writes what differs, and keeps the terms in step. A request that is repeated writes nothing."""
         will_be: dict[str, Any] = {**row._mapping, **changes}
-        differing = {
-            name: value for name, value in changes.items() if not _same(value, row._mapping[name])
-        }
+        differing = differing_from(row, changes)
         del will_be["name_search"]
         if not differing:
             return EpisodeRow(**will_be, artifacts=self._artifacts_of([row.id])[row.id])
         will_be["updated_at_us"] = differing["updated_at_us"] = self._now_us()
-        old = terms_of(row._mapping["metadata"], row.tags)
-        new = terms_of(will_be["metadata"], will_be["tags"])
-        self._remove_terms(row, old - new)
-        return EpisodeRow(**will_be, artifacts=self._update_episode(row, differing, new - old))
+        gone, new = changed_terms(row, differing)
+        self._remove_terms(row, gone)
+        return EpisodeRow(**will_be, artifacts=self._update_episode(row, differing, new))
 
     def _insert_episode(self, row: dict[str, Any], terms: Iterable[str]) -> None:
         """With its terms, and counted. In one message to PostgreSQL; to SQLite, many small ones are as good."""
@@ -237,8 +217,45 @@ class EpisodeQueries(ArtifactQueries):
         return [row_as(EpisodeRow, row, artifacts=theirs[row.id], replayed=False) for row in rows]
 
 
+def final_values(row: AnyRow, changes: Mapping[str, Any], now_us: int) -> dict[str, Any]:
+    """What its columns are once it is finalized with `changes`."""
+    if row.status == "archived":
+        raise EpisodeArchived(episode_id=row.id)
+    given = checked_final(changes)
+    if row.finalized_at_us is not None:
+        given["status"] = row.status
+    return {
+        **given,
+        "metadata": merged_metadata(row._mapping["metadata"], given.get("metadata", {})),
+        "failure_time_s": failure_time_within(
+            given.get("failure_time_s", row.failure_time_s),
+            given.get("duration_s", row.duration_s),
+            given["status"],
+        ),
+        "finalized_at_us": row.finalized_at_us or now_us,
+        "abandoned_at_us": None,
+    }
+
+
+def differing_from(row: AnyRow, changes: Mapping[str, Any]) -> dict[str, Any]:
+    was = row._mapping
+    return {name: value for name, value in changes.items() if not _same(value, was[name])}
+
+
+def changed_terms(row: AnyRow, differing: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """Those that go and those that come with these changes; most changes touch none."""
+    if "metadata" not in differing and "tags" not in differing:
+        return set(), set()
+    was = row._mapping
+    old = terms_of(was["metadata"], was["tags"])
+    new = terms_of(differing.get("metadata", was["metadata"]), differing.get("tags", was["tags"]))
+    return old - new, new - old
+
+
 def _same(one: object, other: object) -> bool:
     """Also in what Python takes for equal and JSON does not: 1, 1.0 and true."""
+    if one is other:
+        return True
     if isinstance(one, dict | list):
         return to_json(one) == to_json(other)
     return one == other

@@ -27,8 +27,9 @@ from rollbook.errors import InvalidValue
 from rollbook.server import tables
 from rollbook.server.episode_values import SOURCES, STATUSES
 from rollbook.server.prepared import Prepared
+from rollbook.server.queries_artifacts import KINDS
 from rollbook.server.queries_episodes import EpisodeQueries
-from rollbook.server.rows import AnyRow, EpisodeRow
+from rollbook.server.rows import AnyRow, ArtifactRow, EpisodeRow, row_as, rows_as
 from rollbook.server.storable import checked_choice, checked_whole, is_storable
 from rollbook.server.terms import Scalar, tag_term, value_terms
 
@@ -131,7 +132,7 @@ class SearchQueries(EpisodeQueries):
 
     def _places(self, wanted: EpisodeFilter, after: _Place | None, limit: int) -> list[_Place]:
         if self._is_postgres:
-            self._connection.exec_driver_sql(_WALK)
+            _WALK.ask(self._connection, {}, lambda _: None)
         leads = _leads(wanted)
         lead, count = (leads[0], 0) if len(leads) == 1 else self._fewest(leads, wanted)
         if count >= _ENOUGH_TO_COMPARE and not self._is_postgres:
@@ -150,11 +151,21 @@ class SearchQueries(EpisodeQueries):
         if not places:
             return []
         order = {place.id: number for number, place in enumerate(places)}
-        statement, ids = (
-            (_ROWS_ON_POSTGRES, list(order)) if self._is_postgres else (_ROWS, json.dumps([*order]))
+        rows = self._listed(_ROWS, _ROWS_ON_POSTGRES, order)
+        theirs: dict[str, tuple[ArtifactRow, ...]] = dict.fromkeys(order, ())
+        for each in self._listed(_ARTIFACTS, _ARTIFACTS_ON_POSTGRES, order):
+            theirs[each.episode_id] += (row_as(ArtifactRow, each),)
+        rows.sort(key=lambda row: order[row.id])
+        return rows_as(
+            EpisodeRow, rows, lambda row: {"artifacts": theirs[row.id], "replayed": False}
         )
-        rows = statement.all(self._connection, {"org_id": self.org_id, "ids": ids})
-        return self._with_artifacts(sorted(rows, key=lambda row: order[row.id]))
+
+    def _listed(
+        self, statement: Prepared, on_postgres: Prepared, ids: Iterable[str]
+    ) -> list[AnyRow]:
+        """Of many episodes, however many they are, by one statement that stays the same."""
+        chosen = on_postgres if self._is_postgres else statement
+        return chosen.all(self._connection, {"org_id": self.org_id, "ids": json.dumps([*ids])})
 
     def _run(self, query: _Places, limit: int) -> list[_Place]:
         rows: Iterable[AnyRow] = self._connection.execute(query.limit(limit))
@@ -279,42 +290,53 @@ class SearchQueries(EpisodeQueries):
 
 
 _Places: TypeAlias = "sa.Select[Any] | sa.CompoundSelect[Any]"
-_WALK = "; ".join(
-    f"SET LOCAL {name} = {value}"
-    for name, value in (
-        ("enable_sort", "off"),
-        ("enable_seqscan", "off"),
-        ("enable_bitmapscan", "off"),
-        ("max_parallel_workers_per_gather", "0"),
-        ("jit", "off"),
+_WALK = Prepared(
+    sa.select(
+        *(
+            sa.func.set_config(sa.literal_column(f"'{name}'"), sa.literal_column(value), sa.true())
+            for name, value in (
+                ("enable_sort", "'off'"),
+                ("enable_seqscan", "'off'"),
+                ("enable_bitmapscan", "'off'"),
+                ("max_parallel_workers_per_gather", "'0'"),
+                ("jit", "'off'"),
+            )
+        )
     )
 )
 """An index in the order of the list is walked until the page is full. PostgreSQL would at times rather read and sort
 everything, when it has no statistics yet or knows nothing of how filters go together."""
-_IDS = sa.bindparam("ids", type_=sa.Text)
-_ROWS = Prepared(
-    sa.select(tables.episodes).where(
-        tables.episodes.c.org_id == sa.bindparam("org_id"),
-        tables.episodes.c.id.in_(sa.select(sa.func.json_each(_IDS).table_valued("value").c.value)),
+
+
+def _of_ids(column: sa.Column[str]) -> Prepared:
+    table = column.table
+    ids = sa.func.json_each(sa.bindparam("ids", type_=sa.Text)).table_valued("value")
+    query = sa.select(table).where(
+        table.c.org_id == sa.bindparam("org_id"), column.in_(sa.select(ids.c.value))
     )
-)
+    return Prepared(query.order_by(*table.primary_key.columns))
 
 
-def _rows_on_postgres() -> Prepared:
+def _of_ids_on_postgres(column: sa.Column[str], most: int) -> Prepared:
     """Each looked up on its own: of many at once, it may believe that reading all rows of the tenant is cheaper."""
-    table = tables.episodes
-    ids = sa.bindparam("ids", type_=sa.ARRAY(sa.Text))
-    wanted = sa.func.unnest(ids).table_valued("id").render_derived(name="wanted")
-    one = (
+    table = column.table
+    ids = sa.cast(sa.bindparam("ids", type_=sa.Text), sa.JSON)
+    each = sa.func.json_array_elements_text(ids)
+    wanted = each.table_valued("id").render_derived(name="wanted")
+    its = (
         sa.select(table)
-        .where(table.c.org_id == sa.bindparam("org_id"), table.c.id == wanted.c.id)
-        .limit(sa.literal_column("1"))
-        .lateral("one")
+        .where(table.c.org_id == sa.bindparam("org_id"), column == wanted.c.id)
+        .order_by(*table.primary_key.columns)
+        .limit(sa.literal_column(str(most)))
+        .lateral("its")
     )
-    return Prepared(sa.select(one).select_from(sa.join(wanted, one, sa.true())))
+    return Prepared(sa.select(its).select_from(sa.join(wanted, its, sa.true())))
 
 
-_ROWS_ON_POSTGRES = _rows_on_postgres()
+_ROWS = _of_ids(tables.episodes.c.id)
+_ARTIFACTS = _of_ids(tables.artifacts.c.episode_id)
+_ROWS_ON_POSTGRES = _of_ids_on_postgres(tables.episodes.c.id, 1)
+_ARTIFACTS_ON_POSTGRES = _of_ids_on_postgres(tables.artifacts.c.episode_id, len(KINDS))
 
 
 def _list(

@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from rollbook.contracts.evals import SEVERITIES, VERIFY_STATUSES
+from rollbook.contracts.evals import EVIDENCE_KEY, SEVERITIES, VERIFY_STATUSES
 from rollbook.digest import digest_of
 from rollbook.server import tables
 from rollbook.server.cursors import cursor_at, place_of
@@ -236,7 +236,10 @@ def verdict(failed: bool, metrics: Mapping[str, Any]) -> str:
     """What a replay says about a scenario: only a candidate that is known to succeed passes."""
     if failed:
         return "error"
-    return "pass" if metrics.get("success_candidate") is True else "fail"
+    stated = metrics.get(EVIDENCE_KEY)
+    kind = stated.get("success") if isinstance(stated, Mapping) else None
+    measured = kind not in ("open_loop", "not_measured")
+    return "pass" if measured and metrics.get("success_candidate") is True else "fail"
 
 
 def _checked(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Conditions are equalities. Their parameters are called `is_<column>`, apart from
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -28,6 +28,19 @@ def first(
     if not can_be_stored(equal):
         return None
     return _select(table, *_names(equal), lock).first(connection, _parameters(equal))
+
+
+def ask(
+    connection: sa.Connection,
+    table: sa.Table,
+    equal: Mapping[str, object],
+    then: Callable[[AnyRow | None], None],
+) -> None:
+    """As `Prepared.ask` does."""
+    if not can_be_stored(equal):
+        then(None)
+        return
+    _select(table, *_names(equal), False).ask(connection, _parameters(equal), then)
 
 
 def insert(connection: sa.Connection, table: sa.Table, rows: dict[str, Any] | list[Any]) -> None:
@@ -54,6 +67,21 @@ def update(
         return 0
     statement = _update(table, tuple(values), *_names(equal))
     return statement.run(connection, {**values, **_parameters(equal)})
+
+
+def update_many(
+    connection: sa.Connection,
+    table: sa.Table,
+    changes: Iterable[tuple[Mapping[str, object], Mapping[str, object]]],
+) -> None:
+    """Values and the row they are for, whose key has no column without a value. Those of the same columns go
+    together."""
+    alike: dict[tuple[Names, Names], list[dict[str, object]]] = {}
+    for values, equal in changes:
+        rows = alike.setdefault((tuple(values), tuple(equal)), [])
+        rows.append({**values, **_parameters(equal)})
+    for (columns, given), rows in alike.items():
+        _update(table, columns, given, ()).run_many(connection, rows)
 
 
 def delete(connection: sa.Connection, table: sa.Table, equal: Mapping[str, object]) -> int:

@@ -58,8 +58,10 @@ def _point(run: EvalRunRow, metric: str) -> TrendPoint:
         baseline=measured.get("baseline"),
         candidate=measured.get("candidate"),
         delta=measured.get("delta"),
+        paired_delta=measured.get("paired_delta"),
         ci95=measured.get("ci95"),
         n_pairs=measured.get("n_pairs"),
+        evidence=measured.get("evidence"),
         decision=run.decision,
     )
 

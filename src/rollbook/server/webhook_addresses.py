@@ -60,6 +60,8 @@ async def addresses_of(host: str, port: int, *, to_private: bool) -> list[str]:
 def is_public(address: Address) -> bool:
     """Also behind the ways in which IPv6 writes an address of IPv4."""
     if isinstance(address, ipaddress.IPv6Address):
+        if address.is_site_local:  # given up by the standard, and still routed inside some networks
+            return False
         inner = address.ipv4_mapped or address.sixtofour
         if inner is None and address in _NAT64:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
