@@ -39,6 +39,7 @@ from rollbook.contracts.npz import write_npz
 from rollbook.errors import ConfigurationError
 from rollbook.evals.store_episodes import log_chains
 from rollbook.scoring.rollup import rollup
+from tests.evals.faulty_proxy import Fault, FaultyProxy
 from tests.evals.recorded_runs import SlidingEnv, away
 from tests.evals.small_stores import small_store
 from tests.server.fixtures import StartServer, running_server
@@ -269,6 +270,41 @@ def test_the_gate_ends_with_1_when_it_holds(three: list[str], twelve: list[str])
     assert "success is asserted, the gate takes" in asserted_where_it_must_be_measured.stdout
 
 
+def test_a_sequential_gate_stops_early_and_says_so(log: Logged, tmp_path: Path) -> None:
+    gate_file = tmp_path / "gate.json"
+    sequential = Gate(design="sequential", evidence=("asserted",), n_min=5)
+    gate_file.write_text(json.dumps(sequential.as_dict()))
+    ids = log(13)
+    done = replay("winning", ids, "--gate", "--gate-file", gate_file)
+    assert done.returncode == 0, done.stdout
+    assert "stopped early after 10 of 13: enough is known to ship" in done.stdout
+    told = replay("winning", ids, "--gate-file", gate_file, "--json", "--dry-run")
+    assert told.returncode == 0
+    assert told.json["stopped_early"] is True
+    assert len(told.json["results"]) == 10
+
+
+def test_baselines_that_do_not_come_are_no_verdict_on_the_candidate(
+    log: Logged, server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = log(2)
+    with FaultyProxy(server.base_url) as proxy:
+        monkeypatch.setenv("ROLLBOOK_BASE_URL", proxy.base_url)
+        proxy.faults += [Fault("GET /blobs", 401), Fault("/api/episodes/artifacts", 401)]
+        done = replay("follow", ids, "--gate")
+        assert done.returncode == 3, done.stderr
+        assert "2 of 2 baselines could not be replayed" in done.stderr
+        assert ids[0] in done.stderr
+        run_id = runs()[0]["id"]
+        assert f"--resume {run_id}" in done.stderr
+        proxy.faults.clear()
+        taken_up = rollbook(
+            *("replay", "run", "--policy", f"{POLICIES}:follow", "--resume", run_id, "--gate")
+        )
+        assert taken_up.returncode == 1, taken_up.stderr
+        assert "Decision: Hold: " in taken_up.stdout
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -282,6 +318,13 @@ def test_the_gate_ends_with_1_when_it_holds(three: list[str], twelve: list[str])
         (
             ["--policy", "tests.cli_replay_broken:x", "--candidate-version", "v4"],
             "ZeroDivisionError",
+        ),
+        (
+            [
+                *("--policy", f"{POLICIES}:follow", "--candidate-version", "v4"),
+                *("--environment", f"{POLICIES}:Unborn"),
+            ],
+            "the environment cannot be made: SystemExit",
         ),
         (
             ["--policy", f"{POLICIES}:follow", "--resume", "x", "--candidate-version", "v"],
@@ -491,7 +534,8 @@ def test_episodes_of_a_store_are_judged_by_its_rewards(client: Client) -> None:
     done = replay("first_valid", ids, "--store", small_store(), "--json")
     assert done.returncode == 0, done.stderr
     reward = done.json["summary"]["reward_mean"]
-    assert (reward["evidence"], reward["n_pairs"]) == ("counterfactual", 3)
+    measured = reward["n_pairs"] + reward["n_repeats"]
+    assert (reward["evidence"], measured) == ("counterfactual", 3)
     assert done.json["summary"]["regret"]["n_pairs"] == 3
     assert done.json["eval_run_id"] == runs()[0]["id"]
 

@@ -20,6 +20,7 @@ from rollbook.evals.closed_loop import (
     closed_loop_metrics,
     run_closed_loop,
 )
+from rollbook.evals.environments import try_environment
 from rollbook.evals.policies import ReplayEpisode, as_policy
 from rollbook.scoring.rollup import rollup
 from tests.adapters.small_envs import CountingEnv
@@ -332,6 +333,28 @@ def test_the_environment_is_closed_also_when_it_fails() -> None:
 def test_what_makes_no_environment_is_refused(fallen: Baseline, factory: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         run_closed_loop(factory, fallen, as_policy(balance_replayed))
+
+
+def test_a_factory_that_fails_is_no_fault_of_the_policy(fallen: Baseline) -> None:
+    def no_simulator() -> Any:
+        raise ImportError("libsim.so is missing")
+
+    with pytest.raises(ConfigurationError, match=r"cannot be made: ImportError: libsim\.so"):
+        run_closed_loop(no_simulator, fallen, as_policy(balance_replayed))
+
+
+def test_an_environment_is_tried_once_and_closed() -> None:
+    made: list[SlidingEnv] = []
+
+    def make() -> SlidingEnv:
+        made.append(SlidingEnv())
+        return made[-1]
+
+    try_environment(make)
+    assert [each.closed for each in made] == [True]
+    try_environment(lambda episode: pytest.fail("there is no episode to make it for"))
+    with pytest.raises(ConfigurationError, match="ZeroDivisionError"):
+        try_environment("tests.cli_replay_broken:x")
 
 
 def test_observations_recorded_under_another_name_keep_it(fallen: Baseline) -> None:

@@ -9,16 +9,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollbook.client import Client
 from rollbook.errors import TransportError
 from rollbook.evals import complete_run, open_run, run_against
+from rollbook.evals.baselines import Baseline, Ticket
 from tests.evals.campaigns import Campaign, journal_files
 from tests.evals.faulty_proxy import Fault, FaultyProxy
 from tests.evals.replay_policies import crash_on_negative, follow
 from tests.server.running import RunningServer
+
+
+def downloads(proxy: FaultyProxy) -> int:
+    """Small artifacts come many in one answer, others each from its own address."""
+    return proxy.count("GET /blobs") + proxy.count("/artifact")
 
 
 def never(obs: object) -> dict[str, object]:
@@ -28,7 +35,7 @@ def never(obs: object) -> dict[str, object]:
 # ---------------------------------------------------------------------------------------- downloads
 
 
-@pytest.mark.parametrize("route", ["GET /blobs", "POST /api/episodes/lookup"])
+@pytest.mark.parametrize("route", ["POST /api/episodes/artifacts", "POST /api/episodes/lookup"])
 @pytest.mark.parametrize("status", [500, None])
 def test_a_download_that_fails_once_is_tried_again(
     faulty: Campaign, proxy: FaultyProxy, route: str, status: int | None
@@ -44,32 +51,57 @@ def test_a_download_that_keeps_failing_makes_failed_rows(
     faulty: Campaign, proxy: FaultyProxy, status: int, named: str
 ) -> None:
     run = faulty.run()
-    proxy.faults.append(Fault("GET /", status))
+    proxy.faults += [Fault("GET /", status), Fault("/api/episodes/artifacts", status)]
     results = run_against(run, policy_callable=follow)
     assert {each.status for each in results} == {"failed"}
-    assert all(named in str(each.error) for each in results)
+    assert all(str(each.error).startswith(f"infrastructure: {named}: ") for each in results)
     assert run.episodes_failed == 5
+    proxy.faults.clear()
+    again = run_against(run, policy_callable=follow, resume=True)
+    assert {each.status for each in again} == {"complete"}
+
+
+def test_a_policy_that_loses_its_own_connection_is_no_trouble_of_ours(campaign: Campaign) -> None:
+    def remote(obs: object) -> dict[str, object]:
+        raise ConnectionError("the model server is gone")
+
+    results = campaign.against(remote, dry_run=True)
+    assert {each.error for each in results} == {"ConnectionError: the model server is gone"}
+
+
+def test_more_workers_than_baselines_wait_for_every_download(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = Ticket.fetch
+
+    def slowly(ticket: Ticket, *arguments: Any) -> Baseline:
+        time.sleep(0.1)
+        return at_once(ticket, *arguments)
+
+    monkeypatch.setattr(Ticket, "fetch", slowly)
+    results = campaign.against(follow, workers=12, dry_run=True)
+    assert [(each.status, each.error) for each in results] == [("complete", None)] * 5
 
 
 def test_what_was_downloaded_before_is_not_downloaded_again(
     faulty: Campaign, proxy: FaultyProxy
 ) -> None:
     faulty.against(follow, dry_run=True)
-    before = proxy.count("GET /blobs")
+    before = downloads(proxy)
     assert before > 0
     faulty.against(follow, dry_run=True)
-    assert proxy.count("GET /blobs") == before
+    assert downloads(proxy) == before
 
 
 def test_a_cached_baseline_that_was_damaged_is_fetched_again(
     faulty: Campaign, proxy: FaultyProxy, own_home: Path
 ) -> None:
     faulty.against(follow, dry_run=True)
-    before = proxy.count("GET /blobs")
+    before = downloads(proxy)
     damaged = next((own_home / "cache").iterdir())
     damaged.write_bytes(b"something else")
     assert {each.status for each in faulty.against(follow, dry_run=True)} == {"complete"}
-    assert proxy.count("GET /blobs") == before + 1
+    assert downloads(proxy) > before
 
 
 # ------------------------------------------------------------------------------------------ uploads
@@ -115,6 +147,20 @@ def test_what_cannot_be_delivered_waits_in_the_journal_and_is_delivered_by_resum
     assert "/arm/command" in replay.actions()
     complete_run(run)
     assert journal_files(own_home, run) == []
+
+
+@pytest.mark.parametrize("route", ["POST /api/ingest/eval-run/", "episodes/finalize"])
+def test_a_server_that_is_back_by_the_end_gets_what_it_missed(
+    faulty: Campaign, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, route: str
+) -> None:
+    monkeypatch.setattr("rollbook.evals.uploads.ROWS_AT_ONCE", 2)
+    run = faulty.run()
+    proxy.faults.append(Fault(route, 500, times=3))  # as often as a call is tried
+    results = run_against(run, policy_callable=follow)
+    assert [each.baseline_episode_id for each in results] == faulty.ids
+    assert faulty.statuses(run) == ["complete"] * 5
+    made = [str(each.candidate_episode_id) for each in results]
+    assert {faulty.client.episode(each).status for each in made} == {"ready"}
 
 
 def test_what_was_left_behind_may_be_delivered_in_other_portions(

@@ -20,6 +20,7 @@ from rollbook.errors import (
 from rollbook.evals import (
     EvalResult,
     Gate,
+    ReplayEpisode,
     cancel_run,
     complete_run,
     create_run,
@@ -140,6 +141,26 @@ def test_a_policy_that_cannot_be_made_is_raised_and_leaves_the_run_open(campaign
     with pytest.raises(FileNotFoundError, match=r"weights\.pt"):
         run_against(run, policy_callable=Broken)
     assert campaign.statuses(run) == ["pending"] * 5
+
+
+def test_an_environment_that_cannot_be_made_is_no_verdict_on_the_candidate(
+    campaign: Campaign,
+) -> None:
+    def no_simulator() -> Any:
+        raise OSError("no display")
+
+    def none_for_this(episode: ReplayEpisode) -> Any:
+        raise OSError("no such map")
+
+    run = campaign.run()
+    with pytest.raises(ConfigurationError, match="cannot be made: OSError: no display"):
+        run_against(run, policy_callable=follow, environment=no_simulator)
+    assert campaign.statuses(run) == ["pending"] * 5
+    results = run_against(run, policy_callable=follow, environment=none_for_this)
+    expected = (
+        "infrastructure: ConfigurationError: the environment cannot be made: OSError: no such map"
+    )
+    assert {each.error for each in results} == {expected}
 
 
 # ------------------------------------------------------------------------------------- before the wire

@@ -35,6 +35,15 @@ def row(
     return EvalResult(f"ep-{place:04}", f"re-{place:04}", "complete", metrics)
 
 
+def at(result: EvalResult, seed: object, version: object = "sim-1") -> EvalResult:
+    """The same, of a baseline that is known to have started from this seed in this version of its environment."""
+    result.metrics["repro"] = {
+        "env_version": {"baseline": version, "candidate": version},
+        "seed": {"baseline": seed, "candidate": seed},
+    }
+    return result
+
+
 def crash(place: int, **metrics: Any) -> EvalResult:
     return EvalResult(f"ep-{place:04}", None, "failed", metrics, "ValueError: no")
 

@@ -114,8 +114,14 @@ def test_a_crash_where_the_baseline_failed_too_lost_nothing() -> None:
 
 def test_a_candidate_that_only_crashes_is_worse() -> None:
     decision = decided([crash(place, success_baseline=True) for place in range(30)])
-    assert "regression:success" in decision["reasons"]
-    assert "not_measured" in decision["reasons"]
+    assert decision["reasons"] == ["regression:success", "not_better"]
+
+
+def test_crashes_where_every_baseline_failed_are_no_loss_and_no_measurement() -> None:
+    tied = [crash(place, success_baseline=False) for place in range(99)]
+    for rows in (tied, [*tied, crash(99, success_baseline=True)]):
+        decision = decided(rows, NOT_WORSE)
+        assert decision["reasons"] == ["not_measured"], "a margin is not kept by crashing"
 
 
 def test_crashes_alone_say_nothing_about_a_success_nobody_knows() -> None:

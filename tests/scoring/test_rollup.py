@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rollbook.contracts.evals import RESULT_KEYS, EvalResult
 from rollbook.contracts.gate import Gate
 from rollbook.scoring.rollup import rollup
-from tests.scoring.result_rows import crash, pending, rewards, row, successes
+from tests.scoring.result_rows import at, crash, pending, rewards, row, successes
 
 SIDES = ("baseline", "candidate", "delta", "delta_is_better")
 
@@ -122,11 +122,24 @@ def test_copied_outcomes_of_another_client_are_not_measured() -> None:
     assert "not_measured" in summary["decision"]["reasons"]
 
 
-def test_other_outcomes_of_another_client_are_asserted() -> None:
-    summary = rollup(successes(1, 0, 30, evidence=None, reward=(2.0, 2.0)))
-    assert summary["success_rate"]["evidence"] == "asserted"
-    assert summary["success_rate"]["n_pairs"] == 31
-    assert summary["reward_mean"]["evidence"] == "not_measured"
+def test_of_another_client_only_pairs_in_which_something_differs_are_asserted() -> None:
+    """One answer does not vouch for thirty copies."""
+    mixed = successes(4, 0, 36, evidence=None, reward=(2.0, 2.0))
+    summary = rollup(mixed, Gate(evidence=("asserted",), n_min=1))
+    for key in ("success_rate", "reward_mean"):
+        assert (summary[key]["evidence"], summary[key]["n_pairs"]) == ("asserted", 4)
+    assert summary["decision"]["recommend"] == "hold"
+    assert "missing_data" in summary["decision"]["reasons"]
+
+
+def test_a_difference_in_any_outcome_vouches_for_all_of_its_pair() -> None:
+    told = successes(0, 0, 30, evidence=None, reward=(2.0, 3.0))
+    success = rollup(told)["success_rate"]
+    assert (success["evidence"], success["n_pairs"]) == ("asserted", 30)
+    news = rollup([row(0, success=(None, True), reward=(2.0, 2.0), evidence=None)])
+    assert news["reward_mean"]["evidence"] == "asserted", "nobody could have copied the success"
+    silent = rollup([row(0, success=(True, None), reward=(2.0, 2.0), evidence=None)])
+    assert silent["reward_mean"]["evidence"] == "not_measured"
 
 
 def test_evidence_is_named_per_outcome() -> None:
@@ -246,10 +259,16 @@ def test_changes_of_actions_are_shown_and_have_no_direction() -> None:
     summary = rollup(results)
     assert summary["action_l2_distance"] == {"mean": 1.0, "p95": pytest.approx(1.9)}
     assert summary["action_change"] == {
-        **{"mean": 2.0, "p95": pytest.approx(3.8), "ood_share": 0.5, "n_pairs": 3}
+        **{"mean": 2.0, "p95": pytest.approx(3.8), "ood_share": 0.5, "n_pairs": 3},
+        "evidence": None,
     }
     assert summary["metric_total"] == 0
     assert "regret" not in summary
+    for place, kind in enumerate(("open_loop", "open_loop", "not_measured")):
+        results[place].metrics["evidence"] = {"actions": kind}
+    assert rollup(results)["action_change"]["evidence"] == "open_loop"
+    results[0].metrics["evidence"] = {"actions": "closed_loop"}
+    assert rollup(results)["action_change"]["evidence"] == "mixed"
 
 
 def test_regret_is_summed_up_when_a_store_knows_it() -> None:
@@ -271,6 +290,93 @@ def test_a_baseline_counts_once() -> None:
     assert failed_too["counts"] | {"total": 0} == {
         **{"total": 0, "complete": 39, "failed": 1, "pending": 0, "repeated": 1}
     }
+
+
+# -------------------------------------------------------------------------------------- situations
+
+
+def test_one_situation_run_thirty_times_is_one_pair() -> None:
+    alone = rollup(successes(30, 0, 0, reward=(1.0, 2.0)))
+    assert alone["decision"]["recommend"] == "ship"
+    summary = rollup([at(each, 7) for each in successes(30, 0, 0, reward=(1.0, 2.0))])
+    success, reward = summary["success_rate"], summary["reward_mean"]
+    for outcome in (success, reward):
+        counts = [outcome[key] for key in ("n_pairs", "n_total", "n_repeats")]
+        assert counts == [1, 1, 29]
+        assert outcome["p_value"] == 0.5
+        assert "30 pairs of 1 situation" in outcome["note"]
+    assert (success["wins"], success["delta"], reward["delta"]) == (1, 1.0, 1.0)
+    decision = summary["decision"]
+    assert (decision["recommend"], decision["reasons"][0]) == ("hold", "insufficient_n")
+    assert "missing_data" not in decision["reasons"]
+    assert decision["sentence"].startswith("Hold: 30 pairs of 1 situation measured;")
+
+
+def test_a_situation_has_the_mean_of_its_pairs() -> None:
+    """Two of three won is won, one of two is neither; rewards are averaged."""
+    results = [
+        at(row(0, success=(False, True), reward=(0.0, 3.0)), 1),
+        at(row(1, success=(True, False), reward=(0.0, 1.0)), 2),
+        at(row(2, success=(False, True), reward=(0.0, 0.0)), 1),
+        at(row(3, success=(False, True), reward=(0.0, -1.0)), 2),
+        at(row(4, success=(True, True), reward=(0.0, 0.0)), 1),
+        at(row(5, success=(True, False), reward=(0.0, -2.0)), 3),
+    ]
+    summary = rollup(results)
+    success, reward = summary["success_rate"], summary["reward_mean"]
+    assert (success["wins"], success["losses"], success["n_pairs"]) == (1, 1, 3)
+    assert success["paired_delta"] == 0
+    assert reward["paired_delta"] == pytest.approx((1.0 + 0.0 - 2.0) / 3)
+    assert reward["probability_of_improvement"] == 0.5
+    assert success["catastrophes"]["count"] == 2, "a disaster is one, whatever came of its repeats"
+    assert success["wilson"] == {"baseline": None, "candidate": None}
+
+
+def test_situations_won_by_a_little_do_not_make_up_for_those_lost_for_good() -> None:
+    """60 situations of ten pairs: 50 won by one pair, 10 lost in all of them, which is 8 points worse on the whole."""
+    little = [(False, True)] + [(True, True)] * 9
+    kinds = [*little * 50, *[(True, False)] * 100]
+    results = [at(row(i, success=pair), i // 10) for i, pair in enumerate(kinds)]
+    summary = rollup(results)
+    success = summary["success_rate"]
+    assert (success["wins"], success["losses"], success["delta"]) == (
+        50,
+        10,
+        pytest.approx(-1 / 12),
+    )
+    assert success["p_value"] < 0.001, "more often better"
+    assert "insufficient_n" in summary["decision"]["reasons"]
+    assert "(situations won less lost)" in summary["decision"]["sentence"]
+
+
+def test_what_is_not_known_to_start_alike_stays_apart() -> None:
+    def n_pairs(*starts: tuple[object, object]) -> int:
+        rows = [at(row(place, reward=(1, 2)), *start) for place, start in enumerate(starts)]
+        n: int = rollup(rows)["reward_mean"]["n_pairs"]
+        return n
+
+    assert n_pairs((None, "a"), (None, "a")) == 2
+    assert n_pairs((1, None), (1, None)) == 2
+    assert n_pairs((1, "a"), (1, "b"), (2, "a")) == 3
+    assert n_pairs((1, "a"), (1.0, "a"), ("1", "a")) == 2
+    assert n_pairs(([1], {"v": 1}), ([1], {"v": 1})) == 1
+    only_one_measured = [at(row(0, reward=(1, 2)), 1), at(row(1, reward=(1, None)), 1)]
+    reward = rollup(only_one_measured)["reward_mean"]
+    assert [reward[key] for key in ("n_pairs", "n_total", "n_repeats")] == [1, 2, 0]
+
+
+def test_repeats_of_situations_do_not_depend_on_the_order_of_results() -> None:
+    results = [at(each, place % 20) for place, each in enumerate(mixed_run(60)[:60])]
+    expected = json.dumps(rollup(results))
+    assert json.loads(expected)["reward_mean"]["n_pairs"] == 20
+    random.Random(0).shuffle(results)
+    assert json.dumps(rollup(results)) == expected
+
+
+def test_a_critical_scenario_fails_alone_in_its_situation() -> None:
+    results = [at(each, 1) for each in successes(5, 1, 0)]
+    decision = rollup(results, critical={"ep-0005": "sc-5"})["decision"]
+    assert "critical_scenario:sc-5" in decision["reasons"]
 
 
 def test_the_decision_carries_the_gate_it_was_made_by() -> None:
@@ -326,7 +432,10 @@ OBJECTS = st.one_of(
     NUMBERS,
     st.dictionaries(
         st.sampled_from(
-            ["env_match", "deterministic", "seed", "regret", "ood_share", "scaled_distance"]
+            [
+                *("env_match", "deterministic", "seed", "env_version"),
+                *("regret", "ood_share", "scaled_distance"),
+            ]
         ),
         st.one_of(
             NUMBERS, st.dictionaries(st.sampled_from(["mean", "baseline", "candidate"]), NUMBERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from base64 import b64decode
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 from rollbook.server.db import Database
+from rollbook.server.episode_batches import SMALL_BYTES
 from rollbook.server.queries import EpisodeFilter
 from rollbook.server.tables import new_id
 from tests.server.campaigns import Campaigner, campaigner
@@ -159,6 +161,39 @@ def test_bytes_that_were_put_in_the_place_of_an_artifact_have_no_url(team: Campa
     assert found["download_urls"] == {}
     [after] = team.post("/api/episodes/lookup", {"ids": [episode_id]})["episodes"]
     assert after["missing_artifacts"] == ["actions", "sensors"]
+
+
+def test_small_artifacts_come_along_and_large_ones_have_a_url(
+    team: Campaigner, server: RunningServer
+) -> None:
+    large = bytes(SMALL_BYTES + 1)
+    ids = [recorded(team, each)[0] for each in (b"one", large)]
+    [foreign] = campaigner(server).baselines(1)
+    asked = [(ids[1], "sensors"), (foreign, "sensors"), (ids[0], "sensors"), (ids[0], "video")]
+    wanted = [{"episode_id": each, "kind": kind} for each, kind in asked]
+    answers = team.post("/api/episodes/artifacts", {"artifacts": wanted})["artifacts"]
+    assert [(each["episode_id"], each["kind"]) for each in answers] == asked
+    first, strange, small, missing = answers
+    assert first["data"] is None
+    assert httpx.get(first["url"]).content == large
+    assert (b64decode(small["data"]), small["url"]) == (b"one", None)
+    assert all(each["data"] is None and each["url"] is None for each in (strange, missing))
+
+
+def test_no_more_comes_along_than_an_answer_can_hold(team: Campaigner) -> None:
+    ids = [recorded(team, bytes([number]) * SMALL_BYTES)[0] for number in range(18)]
+    wanted = [{"episode_id": each, "kind": "sensors"} for each in ids]
+    answers = team.post("/api/episodes/artifacts", {"artifacts": wanted})["artifacts"]
+    assert [each["data"] is not None for each in answers] == [True] * 16 + [False] * 2
+    assert httpx.get(answers[-1]["url"]).content == bytes([17]) * SMALL_BYTES
+
+
+def test_bytes_that_were_put_in_the_place_of_a_small_artifact_do_not_come(team: Campaigner) -> None:
+    episode_id, url = recorded(team, b"as checked")
+    httpx.put(url, content=b"other data", headers=OCTETS).raise_for_status()
+    wanted = [{"episode_id": episode_id, "kind": "sensors"}]
+    [told] = team.post("/api/episodes/artifacts", {"artifacts": wanted})["artifacts"]
+    assert (told["data"], told["url"]) == (None, None)
 
 
 def test_a_thousand_take_a_moment(team: Campaigner) -> None:

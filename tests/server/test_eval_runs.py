@@ -223,6 +223,25 @@ def test_null_baseline_outcomes_are_filled_from_the_recorded_episode(team: Campa
     assert second == {"reward_total_baseline": 1.5}
 
 
+def test_a_candidate_that_crashes_everywhere_is_worse_where_its_baselines_succeeded(
+    team: Campaigner,
+) -> None:
+    ids = team.episodes(*({"success": place < 20} for place in range(30)))
+    run_id = team.run(ids)
+    crashed = {"status": "failed", "metrics": {}, "error": "Boom"}
+    body = {"results": [{"baseline_episode_id": each, **crashed} for each in ids]}
+    team.post(f"/api/ingest/eval-run/{run_id}/results", body)
+    found = team.results(run_id)
+    assert [each["metrics"] for each in found] == [
+        {"success_baseline": place < 20} for place in range(30)
+    ]
+    summary = team.finalize(run_id)["summary"]
+    counted = [summary["success_rate"][key] for key in ("n_pairs", "wins", "losses")]
+    assert counted == [30, 0, 20]
+    assert "regression:success" in summary["decision"]["reasons"]
+    assert "not_measured" not in summary["decision"]["reasons"]
+
+
 def test_a_batch_takes_what_is_right_and_says_what_is_not(team: Campaigner) -> None:
     ids = team.baselines(3)
     run_id = team.run(ids)

@@ -71,6 +71,9 @@ IDS_IN_BODIES: dict[tuple[str, str], Callable[[dict[str, str]], Any]] = {
         "episodes": [{"episode_id": ids["episode_id"], "status": "ready"}]
     },
     ("POST", "/api/episodes/lookup"): lambda ids: {"ids": [ids["episode_id"]]},
+    ("POST", "/api/episodes/artifacts"): lambda ids: {
+        "artifacts": [{"episode_id": ids["episode_id"], "kind": "sensors"}]
+    },
     ("POST", "/api/ingest/eval-run"): lambda ids: {
         "candidate_policy_version": "v2",
         "baseline_episode_ids": [ids["episode_id"]],
@@ -301,6 +304,9 @@ def test_a_foreign_id_in_a_body_is_an_unknown_id(tenants: Tenants, method: str, 
         assert [each["status_code"] for each in foreign.json()["results"]] == [404]
     elif path == "/api/episodes/lookup":
         assert foreign.json() == {"episodes": [], "missing": [tenants.foreign["episode_id"]]}
+    elif path == "/api/episodes/artifacts":
+        [told] = foreign.json()["artifacts"]
+        assert (told["data"], told["url"]) == (None, None)
     else:
         assert foreign.status_code == 404
 

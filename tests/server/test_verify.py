@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from rollbook.client import Client
+from rollbook.contracts.npz import write_npz
 from rollbook.server.tables import new_id
 from tests.server.campaigns import Campaigner, campaigner
 from tests.server.fixtures import StartServer
 from tests.server.running import RunningServer
 from tests.server.shared_server import shared_server
+from tests.test_cli_login import rollbook
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +153,32 @@ def test_a_deleted_episode_takes_its_scenario_along_and_the_log_says_so(team: Ca
     assert noted[0]["detail"]["severity"] == "critical"
 
 
+def test_a_dry_check_says_how_each_success_is_known(
+    team: Campaigner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLBOOK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("ROLLBOOK_API_KEY", team.access.api_key)
+    monkeypatch.setenv("ROLLBOOK_BASE_URL", team.server.base_url)
+    for kind, name in (("sensors", "state"), ("actions", "value")):
+        columns = {f"arm/{name}": np.zeros((3, 2)), "arm/_t_ns": np.arange(3)}
+        write_npz(tmp_path / f"{kind}.npz", columns)
+    with Client(verbose=False) as client:
+        logged = client.log_episode(
+            name="corner",
+            source="sim",
+            sensors=tmp_path / "sensors.npz",
+            actions=tmp_path / "actions.npz",
+        )
+    episode = str(logged.id)
+    promote(team, episode)
+    asked = ("verify", "check", "--candidate", "v2", "--dry-run", "--policy")
+    winning = rollbook(*asked, "tests.cli_replay_policies:winning").stdout
+    assert f"Dry run, not recorded: {episode} pass (success asserted)" in winning
+    silent = rollbook(*asked, "tests.cli_replay_policies:follow", "--json").json
+    [told] = silent["dry_run"]
+    assert (told["status"], told["evidence"]) == ("fail", "not_measured")
+
+
 # ---------------------------------------------------------------------------------------- results
 
 
@@ -220,6 +251,24 @@ def test_a_completed_run_tells_the_active_scenarios_among_its_baselines(team: Ca
     latest = {each["baseline_episode_id"]: each["latest_status"] for each in body["scenarios"]}
     assert latest == {good: "pass", bad: "fail", broken: "error", skipped: None}
     assert {each["eval_run_id"] for each in body["scenarios"]} == {run_id, None}
+
+
+def test_a_result_that_may_be_a_copy_of_its_baseline_passes_nothing(team: Campaigner) -> None:
+    copied, measured, told, lost = ids = team.baselines(4, success=True, total_reward=2.0)
+    for each in ids:
+        promote(team, each)
+    run_id = team.run(ids)
+    same = {"success_baseline": True, "success_candidate": True}
+    rewards = {"reward_total_baseline": 2.0, "reward_total_candidate": 2.0}
+    team.result(run_id, copied, metrics={**same, **rewards})
+    team.result(run_id, measured, metrics={**same, "evidence": {"success": "closed_loop"}})
+    team.result(run_id, told, metrics={**same, **rewards, "reward_total_candidate": 2.5})
+    team.result(run_id, lost, metrics={**same, **rewards, "success_candidate": False})
+    team.finalize(run_id)
+    status, body = team.check()
+    latest = {each["baseline_episode_id"]: each["latest_status"] for each in body["scenarios"]}
+    assert latest == {copied: None, measured: "pass", told: "pass", lost: "fail"}
+    assert (status, body["critical_pending"]) == (422, 1)
 
 
 def test_what_was_recorded_counts_before_what_the_run_says(team: Campaigner) -> None:

@@ -130,11 +130,15 @@ def _change_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     yield f"    {'ood_action_share':<17} baseline {'-':>8}  candidate {_number(ood):>8}"
     change = summary.get("action_change")
     if change and change.get("n_pairs"):
+        evidence = f"{change['evidence']}, " if change.get("evidence") else ""
+        told = "changed, which is neither better nor worse"
+        if change["mean"] == 0 and not change["ood_share"]:
+            told = "unchanged"
         yield (
             f"    {'action_change':<17} {_number(change['mean'])} of each channel's spread "
             f"(p95 {_number(change['p95'])}), "
             f"{_share(change['ood_share'])} outside the baselines' range  n {change['n_pairs']}  "
-            "changed, which is neither better nor worse"
+            f"{evidence}{told}"
         )
 
 

@@ -35,7 +35,13 @@ from rollbook.cli.replay_report import (
     summary_lines,
     workflow_commands,
 )
-from rollbook.errors import ConfigurationError, NotFoundError, RollbookError, ValidationError
+from rollbook.errors import (
+    ConfigurationError,
+    NotFoundError,
+    RollbookError,
+    TransportError,
+    ValidationError,
+)
 
 if TYPE_CHECKING:
     from rollbook.client import Client
@@ -43,6 +49,7 @@ if TYPE_CHECKING:
 
 INFRASTRUCTURE = 3
 INTERRUPTED = 130
+_MOST_NAMED = 5
 
 
 def client_of(profile: str) -> Client:
@@ -197,7 +204,7 @@ def run(
             report = _replay_store(asked)
         else:
             with client_of(profile) as client:
-                report = _replay(asked, client)
+                report = _replay(asked, client, gated=gate)
         report = replace(report, gated=gate, extra={"dry_run": dry_run, **report.extra})
         _tell(report, as_json=as_json, github=github, junit_file=junit_file)
     raise typer.Exit(_ending(report))
@@ -206,10 +213,14 @@ def run(
 # --------------------------------------------------------------------------------------- replaying
 
 
-def _replay(asked: Asked, client: Client) -> RunReport:
+def _replay(asked: Asked, client: Client, *, gated: bool) -> RunReport:
     from rollbook import evals
+    from rollbook.evals.environments import try_environment
     from rollbook.scoring.rollup import rollup
 
+    environment = asked.runner["environment"]
+    if environment is not None and asked.runner["engine"] == "local":
+        try_environment(environment)  # before there is a run that nothing could be measured for
     if asked.resume is not None:
         run = evals.open_run(asked.resume, client=client)
     else:
@@ -228,10 +239,27 @@ def _replay(asked: Asked, client: Client) -> RunReport:
     results = _results(asked, run)
     total = len(run.baseline_episode_ids)
     report = _reported(run, total, results, url)
-    if run.dry:
-        return replace(report, summary=rollup(results, asked.gate, total=total))
     with _taken_up_with(run):
+        if gated:
+            _check_infrastructure(results)
+        if run.dry:
+            return replace(report, summary=rollup(results, asked.gate, total=total))
         return replace(report, summary=evals.complete_run(run)["summary"])
+
+
+def _check_infrastructure(results: Sequence[EvalResult]) -> None:
+    """What kept the candidate from being asked is no verdict on it. The run stays open, to be taken up again."""
+    from rollbook.evals.workers import INFRASTRUCTURE
+
+    lost = [each for each in results if (each.error or "").startswith(INFRASTRUCTURE)]
+    if lost:
+        named = ", ".join(each.baseline_episode_id for each in lost[:_MOST_NAMED])
+        rest = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
+        message = (
+            f"no decision: {len(lost)} of {len(results)} baselines could not be replayed, through no fault of the "
+            f"candidate: {named}{rest} ({lost[0].error})"
+        )
+        raise TransportError(message=message)
 
 
 def _reported(
@@ -245,6 +273,7 @@ def _reported(
         results=results,
         run_id=None if run.dry else run.id,
         url=url,
+        extra={"stopped_early": True} if len(results) < total else {},
     )
 
 
@@ -284,7 +313,7 @@ def _replay_store(asked: Asked) -> RunReport:
         results = _results(asked, run)
     report = _reported(run, len(chains), results, None)
     summary = rollup(results, asked.gate, total=len(chains))
-    return replace(report, summary=summary, extra={"store": str(asked.store)})
+    return replace(report, summary=summary, extra={**report.extra, "store": str(asked.store)})
 
 
 def _store_run(asked: Asked, ids: list[str]) -> EvalRun:
@@ -385,6 +414,9 @@ def _print_report(report: RunReport) -> None:
         if "store" in report.extra:
             for number, result in enumerate(report.failed, 1):
                 typer.echo(episode_line(number, failed, result))
+    if "stopped_early" in report.extra:
+        landed, verdict = len(report.results), report.decision.get("recommend", "hold")
+        typer.echo(f"stopped early after {landed} of {report.total}: enough is known to {verdict}")
     typer.echo("")
     for line in (*summary_lines(report.summary), "", *decision_lines(report.summary)):
         typer.echo(line)
@@ -442,4 +474,5 @@ def _ending(report: RunReport) -> int:
     counts = report.summary.get("counts")
     if counts is None:
         return VIOLATIONS if report.failed else OK
-    return OK if counts["complete"] == counts["total"] else VIOLATIONS
+    spared = counts["pending"] if "stopped_early" in report.extra else 0
+    return OK if counts["complete"] + spared == counts["total"] else VIOLATIONS

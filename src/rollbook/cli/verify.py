@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rollbook.cli.login import AsJson, ProfileName
 from rollbook.cli.output import OK, VIOLATIONS, print_json, print_rows
 from rollbook.cli.replay_run import client_of
+
+if TYPE_CHECKING:
+    from rollbook.contracts.evals import EvalResult
 
 app = typer.Typer(
     help="Scenarios that every candidate has to pass.", no_args_is_help=True, rich_markup_mode=None
@@ -47,11 +50,18 @@ def check(
     \b
     rollbook verify check --candidate pap-v4.0.0-rc1 --policy my_pkg.policies:v4_rc1
     """
+    from rollbook.contracts.evals import EVIDENCE_KEY
     from rollbook.evals.verify import check_gate, run_check
 
     if not as_json:
         what = "gate" if policy is None else "check"
         typer.echo(f"Verify {what}: candidate={candidate}")
+    evidence: dict[str, str | None] = {}
+
+    def on_episode(result: EvalResult) -> None:
+        stated = result.metrics.get(EVIDENCE_KEY) or {}
+        evidence[result.baseline_episode_id] = stated.get("success")
+
     with client_of(profile) as client:
         if policy is None:
             gate = check_gate(candidate_policy_version=candidate, client=client)
@@ -63,8 +73,11 @@ def check(
                 dry_run=dry_run,
                 client=client,
                 environment=environment,
+                on_episode=on_episode,
             )
         portal = f"{client.base_url}/portal/verify"
+    for each in gate.get("dry_run", ()):
+        each["evidence"] = evidence.get(each["baseline_episode_id"])
     if as_json:
         print_json(gate)
     else:
@@ -82,7 +95,9 @@ def _print_gate(gate: dict[str, Any], portal: str) -> None:
         typer.echo(f"  - {blocker}")
     for each in gate.get("dry_run", ()):
         error = f"  {each['error'].splitlines()[0][:200]}" if each["error"] else ""
-        typer.echo(f"Dry run, not recorded: {each['baseline_episode_id']} {each['status']}{error}")
+        known = f" (success {each['evidence']})" if each["evidence"] else ""
+        result = f"{each['baseline_episode_id']} {each['status']}{known}{error}"
+        typer.echo(f"Dry run, not recorded: {result}")
     typer.echo(portal)
 
 

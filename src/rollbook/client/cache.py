@@ -55,6 +55,10 @@ class Cache:
             detail = f"the cache cannot be written: {error.strerror}"
             raise StorageError(path=str(self.folder), detail=detail) from error
 
+    def has(self, sha256: str | None) -> bool:
+        """There is such a file. Whether it is whole shows when it is used."""
+        return sha256 is not None and (self.folder / _checked(sha256)).exists()
+
     def add(self, data: bytes, what: str) -> Path:
         """Bytes that are here already."""
         incoming = self.incoming(what, len(data))

@@ -6,11 +6,11 @@ yesterday is not downloaded again.
 
 from __future__ import annotations
 
-import hashlib
+from base64 import b64decode
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -68,6 +68,8 @@ class Ticket:
     record: EpisodeRecord | None = None
     """None: the server has no such episode, or it is someone else's."""
     urls: Mapping[str, str] = field(default_factory=dict, repr=False)
+    data: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Of small artifacts, the bytes themselves."""
     problem: RollbookError | None = None
     """Why it could not be looked up."""
 
@@ -101,15 +103,17 @@ class Ticket:
         assert self.record is not None
         artifact = self.record.artifact(kind)
         assert artifact is not None
-        sha256, url = artifact.sha256, self.urls.get(kind)
-        if lane is not None and kind != "video" and sha256 is not None and url is not None:
-            cached = client.cache.find(sha256)
-            if cached is not None:
-                return cached
-            data = lane.get(client.connection.absolute(url), artifact.size)
-            if data is not None and hashlib.sha256(data).hexdigest() == sha256:
-                client.cache.add(data, f"{kind} of episode {self.id}")
-                return data
+        sha256, url, data = artifact.sha256, self.urls.get(kind), self.data.get(kind)
+        if sha256 is not None and kind != "video":
+            if data is None and lane is not None and url is not None:
+                cached = client.cache.find(sha256)
+                if cached is not None:
+                    return cached
+                data = lane.get(client.connection.absolute(url), artifact.size)
+            if data is not None:
+                kept = client.cache.add(data, f"{kind} of episode {self.id}")
+                if kept.name == sha256:
+                    return data
         core = RecordedCore(client.connection, client.cache, self.record, self.urls)
         return finish(core.fetch(kind))
 
@@ -125,26 +129,34 @@ class Fetched:
         return self.coming.result()
 
 
-def look_up(client: Client, ids: Iterable[str]) -> Iterator[Ticket]:
-    """In the order of the ids, page by page as they are asked for. What goes wrong is raised when one is fetched."""
+def look_up(
+    client: Client, ids: Iterable[str], kinds: Sequence[ArtifactKind] = ()
+) -> Iterator[Ticket]:
+    """In the order of the ids, page by page as they are asked for. What goes wrong is raised when one is fetched.
+
+    With `kinds`, small artifacts that are not in the cache come along, and larger ones get their URL when they are
+    about to be fetched.
+    """
     each = iter(ids)
     while page := list(islice(each, LOOKED_UP_AT_ONCE)):
         try:
-            found = _looked_up(client, page)
+            found = _looked_up(client, page, urls=not kinds)
+            if kinds:
+                found = _with_contents(client, found, kinds)
         except RollbookError as error:
             found = {episode_id: Ticket(episode_id, problem=error) for episode_id in page}
         for episode_id in page:
             yield found.get(episode_id, Ticket(episode_id))
 
 
-def _looked_up(client: Client, ids: Sequence[str]) -> dict[str, Ticket]:
+def _looked_up(client: Client, ids: Sequence[str], *, urls: bool) -> dict[str, Ticket]:
     from rollbook.client.recorded import episode_record
 
     answer = client.call(
         "look up baseline episodes",
         "POST",
         "/api/episodes/lookup",
-        body={"ids": list(ids)},
+        body={"ids": list(ids), "urls": urls},
         safe_to_resend=True,
     )
     rows = answer.get("episodes")
@@ -155,6 +167,38 @@ def _looked_up(client: Client, ids: Sequence[str]) -> dict[str, Ticket]:
     return {
         record.id: Ticket(record.id, record, row.get("download_urls") or {})
         for record, row in zip(records, rows, strict=True)
+    }
+
+
+def _with_contents(
+    client: Client, tickets: Mapping[str, Ticket], kinds: Sequence[ArtifactKind]
+) -> dict[str, Ticket]:
+    wanted = [
+        {"episode_id": ticket.id, "kind": artifact.kind}
+        for ticket in tickets.values()
+        if ticket.record is not None
+        for artifact in ticket.record.artifacts
+        if artifact.kind in kinds and not client.cache.has(artifact.sha256)
+    ]
+    if not wanted:
+        return dict(tickets)
+    answer = client.call(
+        "read baseline artifacts",
+        "POST",
+        "/api/episodes/artifacts",
+        body={"artifacts": wanted},
+        safe_to_resend=True,
+    )
+    data: dict[str, dict[str, bytes]] = {}
+    urls: dict[str, dict[str, str]] = {}
+    for each in answer["artifacts"]:
+        if each["data"] is not None:
+            data.setdefault(each["episode_id"], {})[each["kind"]] = b64decode(each["data"])
+        elif each["url"] is not None:
+            urls.setdefault(each["episode_id"], {})[each["kind"]] = each["url"]
+    return {
+        name: replace(ticket, urls=urls.get(name, {}), data=data.get(name, {}))
+        for name, ticket in tickets.items()
     }
 
 

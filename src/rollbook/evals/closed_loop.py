@@ -33,6 +33,7 @@ from rollbook.evals.environments import (
     Environment,
     EnvironmentFactory,
     action_for,
+    close_environment,
     declared_fps,
     env_version_of,
     make_environment,
@@ -338,9 +339,7 @@ def _made(factory: EnvironmentFactory, episode: ReplayEpisode) -> Iterator[Envir
     try:
         yield environment
     finally:
-        close = getattr(environment, "close", None)
-        if callable(close):
-            close()
+        close_environment(environment)
 
 
 def _log(environment: Environment, baseline: Baseline, first: Any) -> _Episode:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.contracts.streams import ONLY_FIELD
-from rollbook.errors import ConfigurationError, InvalidValue
+from rollbook.errors import ConfigurationError, InvalidValue, RollbookError
 from rollbook.evals.policies import ReplayEpisode, load_attribute
 
 Array = NDArray[Any]
@@ -31,16 +31,41 @@ class Environment(Protocol):
 
 def environment_factory(given: EnvironmentFactory) -> Callable[..., Any]:
     """What makes the environments, wherever it was named."""
-    found: Any = load_attribute(given, "environment") if isinstance(given, str) else given
+    found: Any = _loaded(given) if isinstance(given, str) else given
     if not callable(found):
         message = f"environment is a {type(found).__name__}, expected a function that makes one, or 'module:attr'"
         raise ConfigurationError(message=message)
     return found  # type: ignore[no-any-return]
 
 
+def _loaded(named: str) -> Any:
+    try:
+        return load_attribute(named, "environment")
+    except RollbookError:
+        raise
+    except Exception as error:
+        message = f"environment {named!r}: importing it raised {type(error).__name__}: {error}"
+        raise ConfigurationError(message=message) from error
+
+
+def try_environment(given: EnvironmentFactory) -> None:
+    """Makes one and closes it: with none to be had, every baseline would fail as if the candidate had.
+
+    What is made for an episode is not tried, as one that fails for this episode may do for the others.
+    """
+    found = environment_factory(given)
+    if not _wants_episode(found):
+        close_environment(make_environment(found, ReplayEpisode("none")))
+
+
 def make_environment(factory: EnvironmentFactory, episode: ReplayEpisode) -> Environment:
+    """What keeps it from being made is no doing of the candidate: always a ConfigurationError."""
     found = environment_factory(factory)
-    made = found(episode) if _wants_episode(found) else found()
+    try:
+        made = found(episode) if _wants_episode(found) else found()
+    except (Exception, SystemExit) as error:
+        message = f"the environment cannot be made: {type(error).__name__}: {error}"
+        raise ConfigurationError(message=message) from error
     if hasattr(made, "num_envs"):
         message = "the environment is a vector of environments; make one, each episode has its own"
         raise ConfigurationError(message=message)
@@ -50,6 +75,12 @@ def make_environment(factory: EnvironmentFactory, episode: ReplayEpisode) -> Env
             raise ConfigurationError(message=message)
     environment: Environment = made
     return environment
+
+
+def close_environment(environment: Environment) -> None:
+    close = getattr(environment, "close", None)
+    if callable(close):
+        close()
 
 
 def _wants_episode(factory: Callable[..., Any]) -> bool:

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from rollbook.contracts.episode import ArtifactKind
 from rollbook.contracts.evals import LONGEST_ERROR, EvalResult, EvalRun
+from rollbook.contracts.gate import gate_from
 from rollbook.engines import Done, Engine, Parallel, TaskFailure, run_tasks
 from rollbook.errors import ConfigurationError, RollbookError, TransportError
 from rollbook.evals.baselines import (
@@ -30,9 +32,10 @@ from rollbook.evals.policies import PolicySource
 from rollbook.evals.replay import ReplayOptions
 from rollbook.evals.server_runs import complete_results
 from rollbook.evals.uploads import Uploads, as_result, tell
-from rollbook.evals.workers import WorkerPlan
+from rollbook.evals.workers import INFRASTRUCTURE, WorkerPlan
 from rollbook.scoring.observations import ALIGNMENTS
 from rollbook.scoring.reference import ActionReference
+from rollbook.scoring.rollup import rollup
 
 if TYPE_CHECKING:
     from rollbook.client import Client
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 REFERENCE_EPISODES = 32
 """Baselines, evenly from all of them, whose recorded actions are the yardstick of "out of distribution"."""
 _FETCHED_AHEAD = 8
+_LOOK_EVERY = 10
+"""Results between two questions to a sequential gate."""
 
 OnEpisode = Callable[[EvalResult], object]
 Item = Ticket | Fetched | Baseline
@@ -92,12 +97,58 @@ class _Found:
             self.on_episode(result)
 
 
+class _Looks:
+    """What a sequential gate says while results come in. Any other is never asked, and never has enough."""
+
+    def __init__(self, run: EvalRun, client: Client | None) -> None:
+        gate = None if run.gate is None else gate_from(run.gate)
+        self._gate = gate if gate is not None and gate.design == "sequential" else None
+        self._total = len(run.baseline_episode_ids)
+        self._critical: Mapping[str, str] = {}
+        if self._gate is not None and client is not None:
+            self._critical = _critical_scenarios(client, run.baseline_episode_ids)
+        self._results: list[EvalResult] = []
+        self._looked_at = 0
+        self.enough = False
+        """Whether the baselines that are left can be spared."""
+
+    def take(self, result: EvalResult) -> None:
+        if self._gate is None or (result.error or "").startswith(INFRASTRUCTURE):
+            return
+        self._results.append(result)
+        if len(self._results) >= self._looked_at + _LOOK_EVERY:
+            self.look()
+
+    def look(self) -> None:
+        if self._gate is not None and len(self._results) > self._looked_at:
+            self._looked_at = len(self._results)
+            missing = self._critical.keys() - {each.baseline_episode_id for each in self._results}
+            pending = [EvalResult(each, None, "pending", {}) for each in missing]
+            known = [*self._results, *pending]
+            summary = rollup(known, self._gate, total=self._total, critical=self._critical)
+            self.enough = summary["decision"]["early_stop"] is not None
+
+
+def _critical_scenarios(client: Client, ids: list[str]) -> dict[str, str]:
+    """By baseline. Nothing ships before the candidate has passed these."""
+    asked, found = set(ids), {}
+    path = cursor = "/api/scenarios?active=true&limit=1000"
+    while cursor:
+        answer = client.call("read the scenarios", "GET", cursor)
+        for each in answer["scenarios"]:
+            if each["severity"] == "critical" and each["baseline_episode_id"] in asked:
+                found[each["baseline_episode_id"]] = each["scenario_id"]
+        following = answer.get("next_cursor")
+        cursor = f"{path}&cursor={quote(following, safe='')}" if following else ""
+    return found
+
+
 def run(run: EvalRun, client: Client | None, asked: RunnerOptions) -> list[EvalResult]:
-    """In the order of the baselines."""
+    """In the order of the baselines. Those that a sequential gate could do without have no result."""
     _check(asked)
     found = _Found(asked.on_episode)
     if asked.dry_run:
-        for row in _rows(run.baseline_episode_ids, client, asked):
+        for row in _rows_until_enough(run.baseline_episode_ids, client, asked, _Looks(run, client)):
             tell(found.take, as_result(row))
     else:
         assert client is not None
@@ -135,11 +186,12 @@ def _recorded(run: EvalRun, client: Client, asked: RunnerOptions, found: _Found)
     left = LeftBehind(folder) if asked.resume else None
     journal = Journal(folder)
     uploads = Uploads(client, run, journal, found.take)
+    looks = _Looks(run, client)
     try:
         todo = list(run.baseline_episode_ids)
         if left is not None:
-            todo = _taken_up(run, client, left, uploads, found)
-        for row in _rows(todo, client, asked):
+            todo = _taken_up(run, client, left, uploads, found, looks)
+        for row in _rows_until_enough(todo, client, asked, looks):
             uploads.add(row)
         uploads.finish()
     except BaseException:
@@ -156,7 +208,12 @@ def _recorded(run: EvalRun, client: Client, asked: RunnerOptions, found: _Found)
 
 
 def _taken_up(
-    run: EvalRun, client: Client, left: LeftBehind, uploads: Uploads, found: _Found
+    run: EvalRun,
+    client: Client,
+    left: LeftBehind,
+    uploads: Uploads,
+    found: _Found,
+    looks: _Looks,
 ) -> list[str]:
     """Sends what others left behind; gives the baselines that nobody has done yet."""
     there = complete_results(client, run.id)
@@ -164,6 +221,8 @@ def _taken_up(
     waiting = [row for row in left.rows if row.baseline_episode_id not in there]
     for row in waiting:
         uploads.add(row)
+    for result in (*there.values(), *map(as_result, waiting)):
+        looks.take(result)
     done = there.keys() | {row.baseline_episode_id for row in waiting}
     return [each for each in run.baseline_episode_ids if each not in done]
 
@@ -188,8 +247,26 @@ def journal_folder(run_id: str) -> Path:
 # --------------------------------------------------------------------------------------- replaying
 
 
-def _rows(ids: list[str], client: Client | None, asked: RunnerOptions) -> Iterator[Row]:
-    """As they are done. Every id gives one row, whatever happens to it."""
+def _rows_until_enough(
+    ids: list[str], client: Client | None, asked: RunnerOptions, looks: _Looks
+) -> Iterator[Row]:
+    """What was under way when there was enough counts as well. Where it makes a doubt of it again, the rest is done."""
+    left = ids
+    looks.look()
+    while left and not looks.enough:
+        done = set()
+        for row in _rows(left, client, asked, looks):
+            done.add(row.baseline_episode_id)
+            looks.take(as_result(row))
+            yield row
+        looks.look()
+        left = [each for each in left if each not in done]
+
+
+def _rows(
+    ids: list[str], client: Client | None, asked: RunnerOptions, looks: _Looks
+) -> Iterator[Row]:
+    """As they are done. Every id that is begun gives one row, whatever happens to it."""
     items = _begun(_items(ids, client, asked))
     plan = WorkerPlan(
         asked.policy,
@@ -202,7 +279,7 @@ def _rows(ids: list[str], client: Client | None, asked: RunnerOptions) -> Iterat
     )
     results = run_tasks(
         plan,
-        items,
+        _begun_until_enough(items, len(ids), looks),
         engine=asked.engine,
         parallel=asked.how,
         workers=asked.workers,
@@ -213,14 +290,25 @@ def _rows(ids: list[str], client: Client | None, asked: RunnerOptions) -> Iterat
 
 def _row(done: Done[Item, Row], step_timeout_s: float | None) -> Row:
     if done.failure is None:
-        assert done.value is not None
-        return done.value
+        row = done.value
+        assert row is not None
+        if row.error is not None:
+            sys.stderr.write(f"{row.baseline_episode_id}: {row.error}\n")
+        return row
     failure = done.failure
     if failure.reason == "timed_out" and step_timeout_s is not None:
         late = f"a step of the policy took longer than step_timeout_s={step_timeout_s:g}"
         failure = TaskFailure("TimeoutError", late)
     sys.stderr.write(failure.traceback or f"{failure}\n")
     return Row(done.item.id, "failed", {}, str(failure)[:LONGEST_ERROR])
+
+
+def _begun_until_enough(items: Iterator[Item], count: int, looks: _Looks) -> Iterator[Item]:
+    """Never asks for more than there are: at its end the source gives up downloads that workers still wait for."""
+    for item in islice(items, count):
+        if looks.enough:
+            return
+        yield item
 
 
 def _begun(items: Iterator[Item]) -> Iterator[Item]:
@@ -234,7 +322,7 @@ def _items(ids: list[str], client: Client | None, asked: RunnerOptions) -> Itera
         assert asked.store is not None
         yield from _chains(ids, asked.store)
         return
-    tickets = look_up(client, ids)
+    tickets = look_up(client, ids, () if asked.elsewhere else asked.kinds)
     if asked.elsewhere:
         yield from tickets
     else:
@@ -269,7 +357,7 @@ def _with_reference(
 def action_reference(client: Client, ids: list[str]) -> ActionReference:
     """The same baselines for the same run, whoever runs it. One that cannot be read is left out."""
     chosen = ids[:: max(1, len(ids) // REFERENCE_EPISODES)][:REFERENCE_EPISODES]
-    tickets = (each for each in look_up(client, chosen) if each.record is not None)
+    tickets = (each for each in look_up(client, chosen, ("actions",)) if each.record is not None)
     return ActionReference.of(_recorded_actions(client, tickets))
 
 

@@ -121,6 +121,8 @@ def run_against(
 ) -> list[EvalResult]:
     """Every baseline through the policy; one result for each, in their order.
 
+    With a gate of the design `sequential` there may be fewer: once it is settled, no further baseline is begun.
+
     `policy_callable` is a function from an observation to an action, an object with `act(obs, context)`, a class or a
     function that makes one for each worker, or `module:attr`. What it raises makes a failed result, with the traceback
     on standard error, and the others go on. `on_episode` hears of each result as it lands, one at a time, possibly in
@@ -133,12 +135,13 @@ def run_against(
 
     `environment` (a function that makes one, or `module:attr`) runs each baseline's situation again and measures the
     outcome; `store` is a rollout store that knows the reward of every choice. Without either, outcomes are known only
-    as far as the policy asserts them.
+    as far as the policy asserts them. An environment that cannot be made is a ConfigurationError before anything is
+    replayed; a baseline that cannot be fetched is a failed result whose error begins with `infrastructure: `.
 
     `resume` leaves out what is complete, and delivers what an earlier runner left in the `journal`, a folder: by
     default in ROLLBOOK_HOME/runs.
     """
-    from rollbook.evals.environments import environment_factory
+    from rollbook.evals.environments import environment_factory, try_environment
     from rollbook.evals.replay import STEPS_AT_ONCE, ReplayOptions
     from rollbook.evals.runner import RunnerOptions
     from rollbook.evals.runner import run as run_all
@@ -147,7 +150,8 @@ def run_against(
     check_positive("batch", batch, int)
     check_positive("step_timeout_s", step_timeout_s)
     if environment is not None and store is None:
-        environment_factory(environment)  # else every baseline would fail, as if the candidate had
+        # on a cluster it may need what is not here
+        (environment_factory if engine == "ray" else try_environment)(environment)
     nothing_sent = dry_run or run.dry
     # chains of a store have ids of their own; anything else is known to the server alone
     needs_server = not (

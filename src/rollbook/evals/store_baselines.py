@@ -174,10 +174,13 @@ class StoreBaselines(Sequence[Baseline]):
         }
 
     def repro(self, row: int) -> dict[str, Any]:
-        """The same recorded states on both sides: nothing was run, so nothing could come out otherwise."""
+        """The same recorded states on both sides: nothing was run, so nothing could come out otherwise. Chains of one
+        source row and target are one situation."""
         version = _env_version(self._words("lineage", row))
         seed = self.seed(row)
+        rollout = self._words("rollouts", row)
         return {
+            "situation": f"{rollout['source_row_id']}:{rollout['target_row_id']}",
             "env_version": {"baseline": version, "candidate": version},
             "seed": {"baseline": seed, "candidate": seed},
             "env_match": True,

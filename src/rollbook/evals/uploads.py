@@ -48,13 +48,14 @@ Landed = Callable[[EvalResult], None]
 class Uploads:
     """`add` rows as they come and `finish` at the end. `landed` is called for each, one at a time, from a thread.
 
-    What trying again can help with is left in the journal, and counted in `undelivered`. Anything else ends it: `add`
-    and `finish` raise it.
+    What trying again can help with is tried once more at the end, then left in the journal and counted in
+    `undelivered`. Anything else ends it: `add` and `finish` raise it.
     """
 
     def __init__(self, client: Client, run: EvalRun, journal: Journal, landed: Landed) -> None:
-        self.undelivered: list[Row] = []
         self.last_problem: RollbookError | None = None
+        self._left: list[list[Row]] = []
+        """Batches that could not be delivered. They stay whole, as each has one file in the journal."""
         self._client = client
         self._run = run
         self._journal = journal
@@ -71,6 +72,10 @@ class Uploads:
         )
         self._collector.start()
 
+    @property
+    def undelivered(self) -> list[Row]:
+        return [row for batch in self._left for row in batch]
+
     def add(self, row: Row) -> None:
         while True:
             if self._fatal is not None:
@@ -82,8 +87,8 @@ class Uploads:
                 continue
 
     def finish(self) -> None:
-        """Waits for all of them."""
-        self._end()
+        """Waits for all of them. A server that was away for a while may be back by now."""
+        self._end(try_again=True)
         if self._fatal is not None:
             raise self._fatal
 
@@ -92,10 +97,12 @@ class Uploads:
         self._fatal = self._fatal or RuntimeError("the runner was stopped")
         self._end()
 
-    def _end(self) -> None:
+    def _end(self, *, try_again: bool = False) -> None:
         self._rows.put(None)
         self._collector.join()
         self._batches.shutdown()
+        if try_again:
+            self._deliver_what_is_left()
         self._puts.shutdown()
         self._fast_lane.close()
 
@@ -137,17 +144,30 @@ class Uploads:
             if fresh:
                 self._journal.keep(fresh)
             if self._fatal is None:
-                self._deliver(batch)
-        except RollbookError as error:
-            if error.retryable:
-                self.undelivered += batch
-                self.last_problem = error
-            else:
-                self._fatal = self._fatal or error
+                self._deliver_or_leave(batch)
         except BaseException as error:  # noqa: BLE001 - raised where the rows come from
             self._fatal = self._fatal or error
         finally:
             self._free.release()
+
+    def _deliver_or_leave(self, batch: list[Row]) -> None:
+        try:
+            self._deliver(batch)
+        except RollbookError as error:
+            if not error.retryable:
+                raise
+            self._left.append(batch)
+            self.last_problem = error
+
+    def _deliver_what_is_left(self) -> None:
+        """Until one fails again: the others would wait for the same server."""
+        batches, self._left = self._left, []
+        try:
+            while batches and self._fatal is None and not self._left:
+                self._deliver_or_leave(batches.pop(0))
+        except BaseException as error:  # noqa: BLE001 - raised by `finish`
+            self._fatal = error
+        self._left += batches
 
     # ----------------------------------------------------------------------------------- delivering
 

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollbook.contracts.episode import ArtifactKind
+from rollbook.contracts.evals import LONGEST_ERROR
 from rollbook.contracts.npz import NpzLimits, storable_array, write_npz
 from rollbook.contracts.zip_members import check_key
-from rollbook.errors import Refusal
+from rollbook.errors import (
+    APIError,
+    ConfigurationError,
+    NotFoundError,
+    Refusal,
+    TransportError,
+)
 from rollbook.evals.baselines import Arrays, Baseline, Fetched, Ticket
 from rollbook.evals.fast_lane import FastLane
 from rollbook.evals.journal import Row
@@ -25,6 +32,10 @@ from rollbook.scoring.actions import CLOCK_FIELD, split_key, stack_actions
 
 if TYPE_CHECKING:
     from rollbook.client import Client
+
+INFRASTRUCTURE = "infrastructure: "
+"""How the error of a row begins that says nothing about the candidate: its baseline could not be fetched, or there was
+no environment to run it in. A run that is taken up again does these again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +63,18 @@ class ReplayWorker:
         self._lane = FastLane()
 
     def __call__(self, item: Ticket | Fetched | Baseline) -> Row:
-        baseline = self._baseline(item)
-        replay = self._replay(baseline)
+        try:
+            baseline = self._baseline(item)
+        except NotFoundError:
+            raise
+        except (TransportError, APIError, OSError) as error:
+            return _without_blame(item.id, error)
+        try:
+            replay = self._replay(baseline)
+        except ConfigurationError as error:
+            if self._plan.environment is None:
+                raise
+            return _without_blame(item.id, error)
         files: dict[ArtifactKind, bytes] = {}
         if self._plan.upload_actions:
             arrays = {**(replay.actions or {}), **(replay.per_step or {})}
@@ -107,6 +128,11 @@ class ReplayWorker:
         metrics = counterfactual_metrics(chains.judge(row, steps), repro=chains.repro(row))
         arrays = with_clocks(stack_actions(steps).arrays(), table.t_ns)
         return Replay(metrics, arrays or None, None, len(steps))
+
+
+def _without_blame(baseline_id: str, error: Exception) -> Row:
+    said = f"{INFRASTRUCTURE}{type(error).__name__}: {error}"
+    return Row(baseline_id, "failed", {}, said[:LONGEST_ERROR])
 
 
 def encoded(arrays: Arrays) -> bytes:

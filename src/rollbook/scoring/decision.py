@@ -140,7 +140,10 @@ def _outcome_findings(statistics: OutcomeStatistics, rule: MetricRule, gate: Gat
         if not rule.required:
             return []
         return [Finding("not_measured", f"{name} was not measured")]
+    losses = _loss_findings(statistics, rule, gate)
     findings = [*_evidence_findings(statistics, gate)]
+    if not pairs.kinds and any(each.reason.startswith("regression") for each in losses):
+        findings = []  # it crashed where the baseline is known to have done well: that is an answer
     # a time to goal only comes beside success, which is asked for its own number of pairs
     if statistics.n < gate.n_min and rule.metric != "time_to_goal_s":
         has = f"{statistics.n} pair{'' if statistics.n == 1 else 's'}"
@@ -149,7 +152,7 @@ def _outcome_findings(statistics: OutcomeStatistics, rule: MetricRule, gate: Gat
     if pairs.used_share < gate.min_used_share:
         text = f"{name} is missing in {pairs.missing} of {pairs.total} pairs"
         findings.append(Finding("missing_data", text))
-    return findings + _loss_findings(statistics, rule, gate)
+    return findings + losses
 
 
 def _evidence_findings(statistics: OutcomeStatistics, gate: Gate) -> list[Finding]:

@@ -9,6 +9,9 @@ A pair counts when both sides are known and the candidate's side was measured. B
     time to goal     only where both reached it; where success is not known, a time to goal stands for it
 
 Crashes count only beside a pair that was measured, or a baseline that is known: otherwise there is nothing they lost.
+
+Measured pairs of one situation (same environment version, same seed) are one pair: what it gained on average, and for
+success whether that is a win, a loss or neither. Running one situation thirty times is not thirty answers.
 """
 
 from __future__ import annotations
@@ -30,15 +33,21 @@ class OutcomePairs:
     metric: str
     baseline: Floats
     candidate: Floats
-    """Both sides of the pairs that were measured."""
+    """Both sides of the pairs that were measured, one per situation."""
     gains: Floats
     """How much better the candidate was, per pair, crashes after the measured ones. Above zero is better for every
     outcome, also where less is better."""
+    mean_gains: Floats
+    """The same before success became a win or a loss: where a situation was run often, by how much."""
     rows: NDArray[np.intp]
-    """Of the columns, one per gain."""
+    row_gains: Floats
+    """Of the columns, every row that is in the gains, and what it gained alone: a disaster is one, whatever the other
+    runs of its situation came to."""
     crashes: int
     total: int
-    """Pairs that should be here."""
+    """Pairs that should be here; those of one situation count once."""
+    repeats: int
+    """Measured pairs beyond the first of their situation."""
     kinds: tuple[str, ...]
     """Of evidence, among the pairs that were measured."""
     evidence: str
@@ -76,18 +85,41 @@ def outcome_pairs(columns: ResultColumns, metric: str, total: int) -> OutcomePai
     seen = np.concatenate([column.baseline[rows], column.candidate[rows]])
     losses = _crash_gains(metric, seen, column.baseline[crashed])
     found = sorted(set(column.evidence[measured].tolist()))
+    baseline, candidate, own = column.baseline[rows], column.candidate[rows], gains[rows]
+    row_gains = mean_gains = np.concatenate([own, losses])
+    repeats = 0
+    groups = None if columns.situations is None else columns.situations[rows]
+    if groups is not None and len(groups) > len(set(groups.tolist())):
+        baseline, candidate = _averaged(groups, baseline), _averaged(groups, candidate)
+        merged = _averaged(groups, own)
+        repeats = len(own) - len(merged)
+        mean_gains = np.concatenate([merged, losses])
+    if metric != "time_to_goal_s":
+        total = max(total, len(rows) + len(crashed))
     return OutcomePairs(
         metric=metric,
-        baseline=column.baseline[rows],
-        candidate=column.candidate[rows],
-        gains=np.concatenate([gains[rows], losses]),
+        baseline=baseline,
+        candidate=candidate,
+        gains=np.sign(mean_gains) if metric == "success" and repeats else mean_gains,
+        mean_gains=mean_gains,
         rows=np.concatenate([rows, crashed]),
+        row_gains=row_gains,
         crashes=len(crashed),
-        total=max(total, len(rows) + len(crashed)) if metric != "time_to_goal_s" else total,
+        total=total - repeats,
+        repeats=repeats,
         kinds=tuple(EVIDENCE[kind] for kind in found),
         evidence=_evidence([EVIDENCE[kind] for kind in found], column.evidence[columns.complete]),
         unusable=column.unusable,
     )
+
+
+def _averaged(groups: NDArray[np.intp], values: Floats) -> Floats:
+    """The mean of each group, in the order of the groups. What rounding leaves of a sum that cancels is nothing."""
+    _, group, count = np.unique(groups, return_inverse=True, return_counts=True)
+    mean = np.bincount(group, values) / count
+    size = np.bincount(group, np.abs(values)) / count
+    mean[np.abs(mean) <= _ROUNDING * size] = 0.0
+    return np.asarray(mean)
 
 
 def _both_reached(columns: ResultColumns, timed: Flags) -> Flags:

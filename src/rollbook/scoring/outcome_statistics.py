@@ -59,6 +59,8 @@ def outcome_statistics(pairs: OutcomePairs, gate: Gate) -> OutcomeStatistics:
     lower: float | None = None
     if n and pairs.metric == "success":
         lower = tango_interval(wins, losses, n, 1 - 2 * gate.alpha)[0]
+        if pairs.repeats:
+            lower = _not_above_the_mean(lower, pairs, gate)
     elif mean is not None and n >= FEWEST_FOR_A_MEAN:
         lower = student_interval(mean, spread, n, 1 - 2 * gate.alpha)[0]
     return OutcomeStatistics(
@@ -73,6 +75,16 @@ def outcome_statistics(pairs: OutcomePairs, gate: Gate) -> OutcomeStatistics:
     )
 
 
+def _not_above_the_mean(lower: float, pairs: OutcomePairs, gate: Gate) -> float | None:
+    """Many situations won by a little do not make up for a few that were lost for good: a margin on success holds for
+    the mean as well as for the count."""
+    n = len(pairs)
+    if n < FEWEST_FOR_A_MEAN:
+        return None
+    mean, spread = float(pairs.mean_gains.mean()), deviation(pairs.mean_gains)
+    return min(lower, student_interval(mean, spread, n, 1 - 2 * gate.alpha)[0])
+
+
 def catastrophic_rows(pairs: OutcomePairs, rule: MetricRule) -> frozenset[int] | None:
     """The rows in which the candidate lost more than is borne in a single episode."""
     bar = rule.catastrophe
@@ -80,4 +92,4 @@ def catastrophic_rows(pairs: OutcomePairs, rule: MetricRule) -> frozenset[int] |
         bar = _COUNTED_FROM.get(pairs.metric)
     if bar is None:
         return None
-    return frozenset(pairs.rows[pairs.gains < -(bar + 1e-9)].tolist())
+    return frozenset(pairs.rows[pairs.row_gains < -(bar + 1e-9)].tolist())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,6 @@ _MEASURING = EVIDENCE[: EVIDENCE.index("open_loop")]
 """Kinds of evidence that say something about an outcome."""
 NOT_MEASURED = EVIDENCE.index("not_measured")
 ASSERTED = EVIDENCE.index("asserted")
-_FOREIGN = -1
 _LARGEST = 1e300
 _PLAIN = {float, int, bool, type(None)}
 _LOWEST = {"collision_count": 0.0, "time_to_goal_s": 0.0}
@@ -64,6 +63,8 @@ class ResultColumns:
     metrics: tuple[Mapping[str, Any], ...]
     repeated: int
     """Results that were for a baseline that already had one."""
+    situations: NDArray[np.intp] | None = None
+    """Per row, the first row that starts where it does. None where no two are known to start alike."""
 
     @classmethod
     def of(cls, results: Sequence[EvalResult]) -> ResultColumns:
@@ -76,11 +77,12 @@ class ResultColumns:
             ids=tuple(row.baseline_episode_id for row in rows),
             complete=complete,
             failed=np.array([row.status == "failed" for row in rows], bool),
-            outcomes={name: _outcome(name, metrics, stated, complete) for name in OUTCOMES},
+            outcomes=_outcomes(metrics, stated, complete),
             env_mismatch=np.array([_env_differs(each) for each in repro], bool),
             nondeterministic=np.array([_denied(each, "deterministic") for each in repro], bool),
             metrics=metrics,
             repeated=repeated,
+            situations=_situations(repro) if any(repro) else None,
         )
 
     def __len__(self) -> int:
@@ -117,12 +119,59 @@ def _text(row: EvalResult) -> str:
     return json.dumps(row.metrics, sort_keys=True, default=str)
 
 
-def _outcome(
-    name: str,
+def _situations(repro: Sequence[Mapping[str, Any]]) -> NDArray[np.intp] | None:
+    """What was run again in one environment version from one seed is one situation, however many baselines it has; and
+    so is what its runner calls one. Any other row is taken to be a situation of its own: a recording may carry the same
+    seed as all others of its day, and be another one."""
+    first: dict[Hashable, int] = {}
+    found = np.arange(len(repro))
+    for row, said in enumerate(repro):
+        start = _start(said)
+        if start is not None:
+            found[row] = first.setdefault(start, row)
+    return found if (found != np.arange(len(repro))).any() else None
+
+
+def _start(repro: Mapping[str, Any]) -> Hashable | None:
+    named = repro.get("situation")
+    if isinstance(named, str):
+        return named
+    version = (_mapping(repro, "env_version") or {}).get("baseline")
+    seeds = _mapping(repro, "seed") or {}
+    seed = seeds.get("baseline")
+    if version is None or seed is None or seeds.get("candidate") is None:
+        return None
+    if isinstance(version, str) and isinstance(seed, (int, float, str)):
+        return version, seed
+    return json.dumps([version, seed], sort_keys=True, default=str)
+
+
+def _outcomes(
     metrics: Sequence[Mapping[str, Any]],
     stated: Sequence[Mapping[str, Any] | None],
     complete: Flags,
-) -> OutcomeColumn:
+) -> dict[str, OutcomeColumn]:
+    sides = {name: _sides(name, metrics) for name in OUTCOMES}
+    foreign = np.array([said is None for said in stated], bool)
+    given = foreign & complete
+    if given.any():
+        given &= np.any([_differs(*sides[name][:2]) for name in OUTCOMES], axis=0)
+    columns = {}
+    for name, (baseline, candidate, unusable) in sides.items():
+        kinds = np.array([_kind(said, name) for said in stated], np.int8)
+        kinds[given] = ASSERTED
+        columns[name] = OutcomeColumn(baseline, candidate, kinds, unusable)
+    return columns
+
+
+def _differs(baseline: Floats, candidate: Floats) -> Flags:
+    """A client that states no evidence may have copied the baseline's outcomes. Only where one of them differs did the
+    policy evidently say something."""
+    return np.asarray(np.isfinite(candidate) & (candidate != baseline))
+
+
+def _sides(name: str, metrics: Sequence[Mapping[str, Any]]) -> tuple[Floats, Floats, int]:
+    """One outcome of both sides, and how many values were none."""
     lowest = _LOWEST.get(name, -_LARGEST)
     highest = 1.0 if name == "success" else _LARGEST
     sides = []
@@ -135,26 +184,14 @@ def _outcome(
         column[wrong] = np.nan
         unusable += refused + int(wrong.sum())
         sides.append(column)
-    kinds = np.array([_kind(said, name) for said in stated], np.int8)
-    foreign = (kinds == _FOREIGN) & complete
-    kinds[kinds == _FOREIGN] = NOT_MEASURED
-    kinds[foreign] = _foreign_kind(sides[0][foreign], sides[1][foreign])
-    return OutcomeColumn(sides[0], sides[1], kinds, unusable)
+    return sides[0], sides[1], unusable
 
 
 def _kind(stated: Mapping[str, Any] | None, name: str) -> int:
     if stated is None:
-        return _FOREIGN
+        return NOT_MEASURED
     word = stated.get(name)
     return EVIDENCE.index(word) if word in EVIDENCE else NOT_MEASURED
-
-
-def _foreign_kind(baseline: Floats, candidate: Floats) -> int:
-    """A client that states no evidence may have copied the baseline's outcome. When every pair is equal it must be
-    taken to have done so; else the policy said it."""
-    known = np.isfinite(baseline) & np.isfinite(candidate)
-    copied = bool(np.all(baseline[known] == candidate[known]))
-    return NOT_MEASURED if copied else ASSERTED
 
 
 def _env_differs(repro: Mapping[str, Any]) -> bool:

@@ -13,7 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from rollbook.contracts.evals import HIGHER_IS_BETTER, OUTCOMES, SUMMARY_KEYS, EvalResult
+from rollbook.contracts.evals import (
+    EVIDENCE,
+    EVIDENCE_KEY,
+    HIGHER_IS_BETTER,
+    OUTCOMES,
+    SUMMARY_KEYS,
+    EvalResult,
+)
 from rollbook.contracts.gate import SUCCESS_MARGIN, Gate
 from rollbook.scoring.belief import success_belief
 from rollbook.scoring.critical_scenarios import failed_scenarios
@@ -27,7 +34,7 @@ from rollbook.scoring.intervals import (
     wilson_interval,
 )
 from rollbook.scoring.needed_pairs import needed_pairs
-from rollbook.scoring.outcome_pairs import outcome_pairs
+from rollbook.scoring.outcome_pairs import OutcomePairs, outcome_pairs
 from rollbook.scoring.outcome_statistics import OutcomeStatistics, outcome_statistics
 from rollbook.scoring.paired_tests import (
     interquartile_mean,
@@ -137,13 +144,16 @@ def _described(outcome: OutcomeStatistics, gate: Gate) -> tuple[dict[str, Any], 
     pairs, n = outcome.pairs, outcome.n
     sign = 1.0 if HIGHER_IS_BETTER[pairs.metric] else -1.0
     interval, method, note = _interval(outcome, sign)
+    note = "; ".join(filter(None, (_repeats(pairs), note))) or None
     catastrophes = None
     if outcome.catastrophic_rows is not None and n:
         count = len(outcome.catastrophic_rows)
-        catastrophes = {"count": count, "rate_upper95": rate_upper_bound(count, n)}
+        # of situations, of which there may be fewer than of episodes
+        catastrophes = {"count": count, "rate_upper95": rate_upper_bound(min(count, n), n)}
     described: dict[str, Any] = {
         "n_pairs": n,
         "n_total": pairs.total,
+        "n_repeats": pairs.repeats,
         "crashes": pairs.crashes,
         "unusable": pairs.unusable,
         "evidence": pairs.evidence,
@@ -204,6 +214,13 @@ def _without_pairs(evidence: str) -> str:
     return "not measured"
 
 
+def _repeats(pairs: OutcomePairs) -> str | None:
+    if not pairs.repeats:
+        return None
+    n = len(pairs)
+    return f"{n + pairs.repeats} pairs of {n} situation{'' if n == 1 else 's'}"
+
+
 def _crashes(crashes: int, counted: str) -> str | None:
     return f"{crashes} crashed, counted {counted}" if crashes else None
 
@@ -220,17 +237,18 @@ def _success(outcome: OutcomeStatistics, gate: Gate) -> dict[str, Any]:
     }
     if not n:
         return described
-    hits = int(outcome.pairs.candidate.sum())
     margin = gate.rule("success").margin
     belief = success_belief(wins, losses, n, SUCCESS_MARGIN if margin is None else margin)
     described |= {
         "mid_p": mcnemar_mid_p(wins, losses),
-        "wilson": {
-            "baseline": list(wilson_interval(hits + losses - wins, n)),
-            "candidate": list(wilson_interval(hits, n)),
-        },
         "bayes": {"p_better": belief.better, "p_not_worse": belief.not_worse},
     }
+    if not outcome.pairs.repeats:  # a situation that was run often is neither a hit nor a miss
+        hits = int(outcome.pairs.candidate.sum())
+        described["wilson"] = {
+            "baseline": list(wilson_interval(hits + losses - wins, n)),
+            "candidate": list(wilson_interval(hits, n)),
+        }
     if gate.design == "sequential":
         bets = _bets(outcome, gate)
         described |= {
@@ -258,6 +276,7 @@ def _changes(columns: ResultColumns) -> dict[str, Any]:
             **_spread(scaled),
             "ood_share": mean(columns.numbers("actions", "ood_share")),
             "n_pairs": len(scaled),
+            "evidence": _evidence_of_actions(columns),
         },
     }
     regrets = {key: columns.numbers("counterfactual", key) for key in _REGRET}
@@ -269,6 +288,20 @@ def _changes(columns: ResultColumns) -> dict[str, Any]:
             "invalid_choices": float(invalid.sum()),
         }
     return changes
+
+
+def _evidence_of_actions(columns: ResultColumns) -> str | None:
+    """As the complete rows state it; None where none of them does."""
+    stated = [
+        blob.get(EVIDENCE_KEY)
+        for blob, done in zip(columns.metrics, columns.complete, strict=True)
+        if done
+    ]
+    words = [each.get("actions") for each in stated if isinstance(each, Mapping)]
+    kinds = [kind for kind in EVIDENCE if kind != "not_measured" and kind in words]
+    if len(kinds) > 1:
+        return "mixed"
+    return kinds[0] if kinds else None
 
 
 def _spread(values: Floats) -> dict[str, float | None]:

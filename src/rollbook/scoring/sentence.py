@@ -39,6 +39,9 @@ def _measured(lead: OutcomeStatistics | None, facts: RunFacts) -> str:
     n = 0 if lead is None else lead.n
     total = facts.total if lead is None else max(facts.total, lead.n)
     crashed = f" ({facts.failed} crashed)" if facts.failed else ""
+    if lead is not None and lead.pairs.repeats:
+        situations = f"{n} situation{'' if n == 1 else 's'}"
+        return f"{_pairs(n + lead.pairs.repeats)} of {situations} measured{crashed}"
     if n < total:
         return f"{n} of {_pairs(total)} measured{crashed}"
     return f"{_pairs(n)} measured{crashed}"
@@ -50,6 +53,8 @@ def _effect(lead: OutcomeStatistics, interval: Interval | None) -> str:
     delta = sign * (lead.gain or 0.0)
     name = SHOWN[metric]
     text = f"{name} {_number(metric, delta)}{' points' if metric == 'success' else ''}"
+    if metric == "success" and lead.pairs.repeats:
+        text += " (situations won less lost)"
     if interval is None:
         return text
     low, high = (_number(metric, bound) for bound in interval)

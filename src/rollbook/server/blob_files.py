@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 from rollbook.server.blobs import BlobInfo, BlobStoreUnavailable
 from rollbook.server.rooted import Rooted
 
-MOST_CHUNKS = 512
-"""The system takes no more than 1024 in one call."""
 _CHUNK = 1 << 19
 _COPIED_AT_ONCE = 1 << 20
 _FLUSHED_AT_ONCE = 8 << 20
@@ -47,19 +46,21 @@ class Incoming:
         self.size = 0
         self._flushed = 0
 
-    def write(self, chunks: Sequence[bytes]) -> None:
-        """At most `MOST_CHUNKS` of them."""
+    def write(self, data: bytes) -> None:
         with self.busy, disk_errors():
-            size = sum(map(len, chunks))
-            written = os.writev(self._file.fileno(), chunks)
-            if written < size:  # a signal, or a disk that is nearly full
-                rest = memoryview(b"".join(chunks))[written:]
-                while rest:
-                    rest = rest[self._file.write(rest) :]
-            self.size += size
+            rest = memoryview(data)
+            while rest:  # more than once after a signal, or on a disk that is nearly full
+                rest = rest[self._file.write(rest) :]
+            self.size += len(data)
             self._flush_early()
-            for chunk in chunks:
-                self._digest.update(chunk)
+
+    def take(self, data: bytes) -> None:
+        self.write(data)
+        self.hash(data)
+
+    def hash(self, data: bytes) -> None:
+        """Apart from writing, so that two threads can do it at the same time."""
+        self._digest.update(data)
 
     def _flush_early(self) -> None:
         """Tells the system to begin with what is there, so that the sync at the end finds little left to do."""
@@ -176,7 +177,7 @@ def soon(pool: ThreadPoolExecutor, work: Callable[[], object]) -> None:
         work()
 
 
-def heard(future: asyncio.Future[bytes] | asyncio.Future[None]) -> None:
+def heard(future: asyncio.Future[Any]) -> None:
     """For a future nobody may come to wait for: what went wrong has no one to tell."""
     if not future.cancelled():
         future.exception()

@@ -1,8 +1,11 @@
-"""Many episodes in one request: created in one transaction, or read with URLs that lead straight to their bytes."""
+"""Many episodes in one request: created in one transaction, or read with URLs that lead straight to their bytes, or
+with the bytes themselves where those are few."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
@@ -13,7 +16,10 @@ from starlette.responses import Response
 from rollbook.contracts.episode import FILE_NAMES, ArtifactKind, check_typed_metadata
 from rollbook.errors import InvalidValue
 from rollbook.server.artifacts import is_as_checked, look_at, write_findings
+from rollbook.server.blob_files import disk_errors
+from rollbook.server.blobs import BlobStore
 from rollbook.server.context import Caller, ServerContext, base_url_of, caller_of, context_of
+from rollbook.server.local_blobs import LocalBlobs
 from rollbook.server.openapi import LeanRoute, route
 from rollbook.server.queries import ArtifactRow, EpisodeRow, Scope
 from rollbook.server.quotas import checked_quota
@@ -43,11 +49,36 @@ class EpisodesCreated(Struct):
 
 class LookUpEpisodes(Struct):
     ids: Annotated[list[str], Meta(max_length=MOST_IN_A_BATCH)]
+    urls: bool = True
+    """False for whoever asks for the artifacts afterwards, or not at all."""
 
 
 class EpisodeFound(EpisodeAnswer):
     download_urls: dict[ArtifactKind, str]
     """Of every artifact that is here; good for an hour, and without a redirect."""
+
+
+class WantedArtifact(Struct):
+    episode_id: str
+    kind: ArtifactKind
+
+
+class ReadArtifacts(Struct):
+    artifacts: Annotated[list[WantedArtifact], Meta(max_length=MOST_IN_A_BATCH)]
+
+
+class ArtifactRead(Struct):
+    """Its bytes, or where they are; neither for one that is not here."""
+
+    episode_id: str
+    kind: ArtifactKind
+    data: bytes | None = None
+    url: str | None = None
+
+
+class ArtifactsRead(Struct):
+    artifacts: list[ArtifactRead]
+    """In the order they were asked for."""
 
 
 class EpisodesFound(Struct):
@@ -59,8 +90,14 @@ class EpisodesFound(Struct):
 _AT_ONCE = 32
 """Of the episodes whose artifacts are looked at; the others wait."""
 
+SMALL_BYTES = 1 << 20
+"""An artifact up to this size comes along with the answer, if it is on our own disk."""
+_MOST_BYTES = 16 << 20
+"""Of all of them in one answer; the others get a URL."""
+
 _create = msgspec.json.Decoder(CreateEpisodes)
 _look_up = msgspec.json.Decoder(LookUpEpisodes)
+_read = msgspec.json.Decoder(ReadArtifacts)
 
 
 # ------------------------------------------------------------------------------------------ create
@@ -115,8 +152,11 @@ async def look_up_episodes(request: Request) -> Response:
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def one(episode: EpisodeRow) -> EpisodeFound:
+        if not body.urls:
+            return _found(episode, {})
         async with gate:
-            return _found(episode, await _download_urls(context, caller, base_url, episode))
+            urls = await _download_urls(context, caller, base_url, episode, episode.artifacts)
+            return _found(episode, urls)
 
     answers = await asyncio.gather(*map(one, found))
     return json_response(EpisodesFound(answers, [each for each in ids if each not in known]))
@@ -128,9 +168,13 @@ def _found(episode: EpisodeRow, urls: dict[ArtifactKind, str]) -> EpisodeFound:
 
 
 async def _download_urls(
-    context: ServerContext, caller: Caller, base_url: str, episode: EpisodeRow
+    context: ServerContext,
+    caller: Caller,
+    base_url: str,
+    episode: EpisodeRow,
+    artifacts: Iterable[ArtifactRow],
 ) -> dict[ArtifactKind, str]:
-    stored = [each for each in episode.artifacts if each.status == "stored"]
+    stored = [each for each in artifacts if each.status == "stored"]
     if stored and _can_still_be_replaced(context, episode):
         fit = await asyncio.gather(*(_is_fit(context, caller, each) for each in stored))
         stored = [each for each, is_fit in zip(stored, fit, strict=True) if is_fit]
@@ -144,6 +188,78 @@ async def _download_urls(
         )
         for each in stored
     }
+
+
+# ---------------------------------------------------------------------------------- read artifacts
+
+
+async def read_artifacts(request: Request) -> Response:
+    """For many small files a request each costs more than their bytes. Each is compared with its SHA-256."""
+    context = context_of(request)
+    base_url = base_url_of(request)
+    caller = await caller_of(request)
+    body = await json_body(request, _read, context.settings.body_limit_bytes)
+    ids = list(dict.fromkeys(each.episode_id for each in body.artifacts))
+    found = await context.read(caller, lambda scope: scope.episodes_of(ids))
+    episodes = {each.id: each for each in found}
+    wanted = [
+        (each, _stored_artifact(episodes.get(each.episode_id), each)) for each in body.artifacts
+    ]
+    data = await _small_ones(context.blobs, [row for _, row in wanted if row is not None])
+    answers = []
+    for each, row in wanted:
+        answer = ArtifactRead(each.episode_id, each.kind)
+        if row is not None:
+            answer.data = data.get(row.object_key)
+            if answer.data is None:
+                episode = episodes[each.episode_id]
+                urls = await _download_urls(context, caller, base_url, episode, [row])
+                answer.url = urls.get(each.kind)
+        answers.append(answer)
+    return json_response(ArtifactsRead(answers))
+
+
+def _stored_artifact(episode: EpisodeRow | None, wanted: WantedArtifact) -> ArtifactRow | None:
+    for each in () if episode is None else episode.artifacts:
+        if each.kind == wanted.kind and each.status == "stored":
+            return each
+    return None
+
+
+async def _small_ones(blobs: BlobStore, artifacts: Iterable[ArtifactRow]) -> dict[str, bytes]:
+    """By object key. From S3 none: there, bytes do not go through us."""
+    if not isinstance(blobs, LocalBlobs):
+        return {}
+    chosen: dict[str, str] = {}
+    left = _MOST_BYTES
+    for each in artifacts:
+        if (
+            each.size is not None
+            and each.sha256 is not None
+            and each.size <= min(SMALL_BYTES, left)
+        ):
+            chosen[each.object_key] = each.sha256
+            left -= each.size
+
+    def read() -> dict[str, bytes]:
+        contents = {key: _contents(blobs, key) for key in chosen}
+        return {
+            key: data
+            for key, data in contents.items()
+            if data is not None and hashlib.sha256(data).hexdigest() == chosen[key]
+        }
+
+    return await asyncio.to_thread(read)
+
+
+def _contents(blobs: LocalBlobs, key: str) -> bytes | None:
+    """None when it is not there or was replaced by something larger; who asks then for its URL learns what is wrong."""
+    try:
+        with disk_errors(), blobs.objects.open(key.split("/")) as file:
+            data = file.read(SMALL_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    return data
 
 
 def _can_still_be_replaced(context: ServerContext, episode: EpisodeRow) -> bool:
@@ -188,5 +304,13 @@ routes: tuple[LeanRoute, ...] = (
         summary="Many episodes by id, with URLs of their artifacts that need no redirect.",
         takes=LookUpEpisodes,
         gives=EpisodesFound,
+    ),
+    route(
+        "POST",
+        "/api/episodes/artifacts",
+        read_artifacts,
+        summary="Many artifacts: small ones as they are, in base64, others by a URL.",
+        takes=ReadArtifacts,
+        gives=ArtifactsRead,
     ),
 )

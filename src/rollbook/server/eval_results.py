@@ -135,16 +135,13 @@ def put_results(
 
 
 def _completed(scope: Scope, results: Sequence[NewResult]) -> list[NewResult]:
-    """With what the recorded baselines themselves say, where their runner did not know it."""
-    lacking = {
-        each.baseline_episode_id
-        for each in results
-        if each.status == "complete" and lacks_baseline(each.metrics)
-    }
+    """With what the recorded baselines themselves say, where their runner did not know it. A crash says it least of
+    all, and has lost only what the baseline had."""
+    lacking = {each.baseline_episode_id for each in results if lacks_baseline(each.metrics)}
     recorded = scope.episode_metadata(lacking) if lacking else {}
     return [
         replace(each, metrics=with_baseline(each.metrics, recorded[each.baseline_episode_id]))
-        if each.status == "complete" and each.baseline_episode_id in recorded
+        if each.baseline_episode_id in recorded
         else each
         for each in results
     ]

@@ -24,7 +24,6 @@ from typing import ParamSpec, TypeAlias, TypeVar
 
 from rollbook.errors import ConfigurationError
 from rollbook.server.blob_files import (
-    MOST_CHUNKS,
     Incoming,
     OpenBlob,
     disk_errors,
@@ -57,8 +56,13 @@ from rollbook.server.signing import Clock, Grant, UrlSigner
 P = ParamSpec("P")
 T = TypeVar("T")
 Chunks: TypeAlias = "list[bytes]"
+Writing: TypeAlias = "asyncio.Future[list[None]]"
 
 _BATCH = 1 << 20
+_MOST_CHUNKS = 512
+"""A sender of single bytes is not to fill the memory with their headers."""
+_APART = 1 << 18
+"""Less than this is hashed sooner than a second thread has begun."""
 """Bytes gathered before a thread is asked to write them."""
 _LISTED_AT_ONCE = 500
 _UPLOAD = re.compile(r"[0-9a-f]{32}")
@@ -202,7 +206,7 @@ class LocalBlobs:
         def start() -> None:
             note = Incoming(self._incoming)
             try:
-                note.write([check_key(key).encode()])
+                note.write(check_key(key).encode())
                 renamed(note, self._uploads, [upload, _KEY_FILE], create=True)
             finally:
                 note.discard()
@@ -319,7 +323,7 @@ class LocalBlobs:
         def attempt() -> None:
             incoming = Incoming(self._incoming)
             try:
-                incoming.write([bytes(4096)])
+                incoming.write(bytes(4096))
                 incoming.sync()
             finally:
                 incoming.discard()
@@ -367,22 +371,31 @@ class LocalBlobs:
     ) -> None:
         size = batched = 0
         batch: Chunks = []
-        writing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        writing.set_result(None)
+        writing: Writing = asyncio.get_running_loop().create_future()
+        writing.set_result([])
         try:
             async for chunk in chunks:
                 size += len(chunk)
                 if most is not None and size > most:
                     raise BlobTooLarge(key, most)
                 batch.append(chunk)
-                if size - batched >= _BATCH or len(batch) == MOST_CHUNKS:
+                if size - batched >= _BATCH or len(batch) == _MOST_CHUNKS:
                     await writing
-                    writing = asyncio.wrap_future(self._pool.submit(incoming.write, batch))
+                    writing = self._taken(incoming, batch)
                     batch, batched = [], size
             await writing
-            await self._run(incoming.write, batch)
+            writing = self._taken(incoming, batch)
+            await writing
         finally:
             writing.add_done_callback(heard)
+
+    def _taken(self, incoming: Incoming, batch: Chunks) -> Writing:
+        """Joined first: every small piece that is written or hashed alone has to wait for the interpreter again."""
+        data = b"".join(batch)
+        works = (incoming.write, incoming.hash) if len(data) > _APART else (incoming.take,)
+        return asyncio.gather(
+            *(asyncio.wrap_future(self._pool.submit(work, data)) for work in works)
+        )
 
     def _publish(self, incoming: Incoming, place: Sequence[str], *, replace: bool) -> str:
         key = "/".join(place)

@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from rollbook.contracts.evals import EVIDENCE_KEY, SEVERITIES, VERIFY_STATUSES
+from rollbook.contracts.evals import EVIDENCE_KEY, OUTCOMES, SEVERITIES, VERIFY_STATUSES
 from rollbook.digest import digest_of
 from rollbook.server import tables
 from rollbook.server.cursors import cursor_at, place_of
@@ -176,7 +176,8 @@ class VerifyQueries(EvalQueries, PeopleQueries):
 
     def mirror_results(self, run_id: str, candidate_policy_version: str) -> int:
         """What a run says about active scenarios becomes their result, unless somebody recorded another for that run.
-        How many of them it says something about."""
+        How many of them it says something about. A complete result that may be a copy of its baseline says nothing: the
+        scenario stays as it was."""
         scenario, result = tables.verification_scenarios, tables.eval_results
         query = sa.select(scenario.c.id.label("scenario_id"), result).where(
             *self._in_run(run_id), result.c.status != "pending"
@@ -197,6 +198,7 @@ class VerifyQueries(EvalQueries, PeopleQueries):
                 "created_at_us": now,
             }
             for row in self._connection.execute(query)
+            if row.status == "failed" or not may_be_a_copy(row.metrics)
         ]
         if rows:
             only = tables.verification_results.c.mirrored
@@ -240,6 +242,17 @@ def verdict(failed: bool, metrics: Mapping[str, Any]) -> str:
     kind = stated.get("success") if isinstance(stated, Mapping) else None
     measured = kind not in ("open_loop", "not_measured")
     return "pass" if measured and metrics.get("success_candidate") is True else "fail"
+
+
+def may_be_a_copy(metrics: Mapping[str, Any]) -> bool:
+    """A client that states no evidence copies the baseline's outcomes where its policy says nothing. Without one that
+    differs nobody knows whether the candidate succeeded."""
+    if isinstance(metrics.get(EVIDENCE_KEY), Mapping):
+        return False
+    return all(
+        metrics.get(f"{name}_candidate") in (None, metrics.get(f"{name}_baseline"))
+        for name in OUTCOMES
+    )
 
 
 def _checked(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,105 @@
+"""A sequential gate ends a run as soon as it is settled. Any other sees all baselines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rollbook.client import Client
+from rollbook.evals import EvalResult, Gate, complete_run, run_against
+from rollbook.evals.verify import promote
+from tests.evals.campaigns import Campaign, log_baseline
+from tests.evals.conftest import MakeClient
+from tests.evals.replay_policies import Counting, follow
+from tests.server.running import RunningServer
+
+COUNT = 24
+SEQUENTIAL = Gate(design="sequential", n_min=10, evidence=("asserted",))
+
+
+class Failing(Counting):
+    def act(self, obs: Any, context: Any) -> Any:
+        action = super().act(obs, context)
+        return {**action, "_outcome": {"success": False}} if context.is_last else action
+
+
+def never(obs: object) -> dict[str, object]:
+    raise AssertionError("the run was settled before")
+
+
+@pytest.fixture(scope="module")
+def many(
+    campaign_server: RunningServer, tmp_path_factory: pytest.TempPathFactory
+) -> list[list[str]]:
+    """Baselines that all failed, and as many that all succeeded."""
+    with Client(
+        api_key=campaign_server.api_key,
+        base_url=campaign_server.base_url,
+        cache=tmp_path_factory.mktemp("cache"),
+        verbose=False,
+    ) as client:
+        return [
+            [
+                log_baseline(client, number, metadata={"success": success, "reward_total": 1.0})
+                for number in range(COUNT)
+            ]
+            for success in (False, True)
+        ]
+
+
+@pytest.fixture
+def lost(client_at: MakeClient, many: list[list[str]]) -> Campaign:
+    return Campaign(client_at(), many[0])
+
+
+@pytest.fixture
+def won(client_at: MakeClient, many: list[list[str]]) -> Campaign:
+    return Campaign(client_at(), many[1])
+
+
+def test_no_further_baseline_is_begun_once_the_candidate_is_shown_to_be_better(
+    lost: Campaign,
+) -> None:
+    run = lost.run(gate=SEQUENTIAL)
+    landed: list[EvalResult] = []
+    results = run_against(run, policy_callable=Counting, on_episode=landed.append)
+    assert [each.baseline_episode_id for each in results] == lost.ids[:10]
+    assert len(landed) == 10
+    assert lost.statuses(run) == ["complete"] * 10 + ["pending"] * (COUNT - 10)
+    again = run_against(run, policy_callable=never, resume=True)
+    assert len(again) == 10
+    decision = complete_run(run)["summary"]["decision"]
+    assert (decision["recommend"], decision["early_stop"]) == ("ship", "ship")
+
+
+def test_a_candidate_that_is_shown_to_be_worse_is_spared_the_rest(won: Campaign) -> None:
+    run = won.run(gate=SEQUENTIAL, dry_run=True)
+    assert len(run_against(run, policy_callable=Failing)) == 10
+
+
+def test_what_is_under_way_is_finished_and_delivered(lost: Campaign) -> None:
+    run = lost.run(gate=SEQUENTIAL)
+    results = run_against(run, policy_callable=Counting, workers=3)
+    assert 10 <= len(results) <= 12
+    assert {each.status for each in results} == {"complete"}
+    assert lost.statuses(run).count("complete") == len(results)
+
+
+def test_nothing_ships_before_its_critical_scenarios_were_passed(lost: Campaign) -> None:
+    made = promote(baseline_episode_id=lost.ids[14], severity="critical", client=lost.client)
+    try:
+        run = lost.run(gate=SEQUENTIAL)
+        assert len(run_against(run, policy_callable=Counting)) == 20
+        assert complete_run(run)["summary"]["decision"]["recommend"] == "ship"
+    finally:
+        lost.client.call("delete it", "DELETE", f"/api/scenarios/{made['scenario_id']}")
+
+
+def test_nothing_settled_means_all_baselines(lost: Campaign, won: Campaign) -> None:
+    fixed = lost.run(gate=Gate(n_min=10, evidence=("asserted",)), dry_run=True)
+    assert len(run_against(fixed, policy_callable=Counting)) == COUNT
+    unmeasured = lost.run(gate=SEQUENTIAL, dry_run=True)
+    assert len(run_against(unmeasured, policy_callable=follow)) == COUNT
+    no_difference = won.run(gate=SEQUENTIAL, dry_run=True)
+    assert len(run_against(no_difference, policy_callable=Counting)) == COUNT

@@ -1,0 +1,37 @@
+"""Changes of actions as a report tells them: what did not change is not called changed, and its evidence is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollbook.cli.replay_report import summary_lines
+from rollbook.scoring.rollup import rollup
+from tests.scoring.result_rows import at, row, successes
+
+
+def change_line(distance: float, ood: float | None) -> str:
+    actions: dict[str, Any] = {
+        "scaled_distance": {"mean": distance, "p95": distance},
+        "ood_share": ood,
+    }
+    summary = rollup([row(0, evidence={"actions": "open_loop"}, actions=actions)])
+    [line] = [each for each in summary_lines(summary) if "action_change" in each]
+    return line
+
+
+def test_actions_that_are_the_same_are_unchanged() -> None:
+    assert change_line(0.0, 0.0).endswith("open_loop, unchanged")
+    assert change_line(0.0, None).endswith("open_loop, unchanged")
+
+
+def test_any_change_is_one_even_where_its_digits_are_not_shown() -> None:
+    for distance, ood in ((1e-6, 0.0), (0.0, 0.01), (2.0, 0.5)):
+        line = change_line(distance, ood)
+        assert line.endswith("open_loop, changed, which is neither better nor worse")
+
+
+def test_a_report_says_how_many_situations_its_pairs_are_of() -> None:
+    results = [at(each, place % 5) for place, each in enumerate(successes(20, 0, 0))]
+    lines = summary_lines(rollup(results))
+    assert any("n 5/5  closed_loop" in each for each in lines)
+    assert any("20 pairs of 5 situations" in each for each in lines)
