@@ -82,6 +82,7 @@ def test_replace_is_not_offered_to_who_has_given_it(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "letters").read_text() == "dear"
 
 
+@pytest.mark.slow
 def test_a_policy_of_this_folder_is_found_by_workers_too(tmp_path: Path) -> None:
     (tmp_path / "near.py").write_text(
         "def policy(features, names, valid, context):\n"

@@ -56,6 +56,7 @@ def test_a_scene_without_true_boxes(tmp_path: Path) -> None:
     assert "missing_gt" in skipped(tmp_path, source)
 
 
+@pytest.mark.slow
 def test_a_root_inside_a_wall(tmp_path: Path) -> None:
     """Within a solid, as thick as a wall is: there is no way out that does not lead through its side."""
     actor, oracle = the_row()

@@ -68,6 +68,8 @@ def a_run(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A process with two workers that are at work. It is the head of a group, as a terminal would have it."""
     program = (
         "from tests.generate.test_workers import *\n"
+        # whoever runs the tests in the background of a script makes them ignore it
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"list(in_order(tells_and_sleeps, [{str(folder)!r}] * 4, 2, named=lambda _: (0, 'a')))\n"
     )
     with subprocess.Popen(

@@ -13,7 +13,6 @@ import pytest
 from rollbook.server.blobs import open_blobs
 from rollbook.server.context import ServerContext
 from rollbook.server.db import Database
-from rollbook.server.logs import set_up_logs
 from rollbook.server.metrics import NoMetrics
 from rollbook.server.queries import EpisodeRow
 from rollbook.server.reaper import Reaped, keep_reaping, reap
@@ -24,6 +23,15 @@ from tests.server.tenants import Organisation, new_organisation
 
 T = TypeVar("T")
 DAY_US = 86_400_000_000
+
+
+class Silence:
+    """A log that nobody reads."""
+
+    def _not_heard(self, event: str, **values: Any) -> None:
+        pass
+
+    debug = info = warning = error = _not_heard
 
 
 class Server:
@@ -41,7 +49,7 @@ class Server:
                 settings=self.settings,
                 db=self.database,
                 blobs=blobs,
-                log=set_up_logs("error"),
+                log=Silence(),
                 metrics=NoMetrics(),
                 clock=lambda: now_us() + self.later_us,
             )
@@ -72,13 +80,14 @@ class Server:
 
 
 @pytest.fixture
-def server(shared_database: Database, tmp_path: Path) -> Server:
-    return Server(shared_database, tmp_path)
+def server(database: Database, tmp_path: Path) -> Server:
+    """On an empty database: upkeep goes through every organisation there is."""
+    return Server(database, tmp_path)
 
 
 @pytest.fixture
-def org(shared_database: Database) -> Organisation:
-    return new_organisation(shared_database)
+def org(database: Database) -> Organisation:
+    return new_organisation(database)
 
 
 def recording(org: Organisation, *kinds: Any) -> EpisodeRow:

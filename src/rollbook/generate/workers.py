@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -19,9 +18,6 @@ from rollbook.errors import GenerationFailed
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-_INTERRUPT_S = 0.5
-"""Ctrl-C goes to everybody. That workers are gone may be noticed before our own arrives, and is then not the news."""
 
 
 def in_order(
@@ -56,14 +52,12 @@ def _result(item: Item, future: Future[Result], named: Callable[[Item], tuple[in
     try:
         return future.result()
     except BrokenProcessPool as error:
-        broken = error
-    time.sleep(_INTERRUPT_S)
-    number, key = named(item)
-    detail = (
-        "a worker process was lost here or a little later; it may have run out of memory: "
-        "take fewer workers"
-    )
-    raise GenerationFailed(sample_index=number, sample_key=key, detail=detail) from broken
+        number, key = named(item)
+        detail = (
+            "a worker process was lost here or a little later; it may have run out of memory: "
+            "take fewer workers"
+        )
+        raise GenerationFailed(sample_index=number, sample_key=key, detail=detail) from error
 
 
 @contextmanager
@@ -79,9 +73,11 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 def _begin() -> None:
-    """In a worker, before anything else: ends without a word on Ctrl-C, and with its parent however that ends."""
+    """In a worker, before anything else: ends without a word on Ctrl-C, and with its parent however that ends. Where
+    the parent was started to ignore Ctrl-C, as `nohup` does in a script, so does the worker."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
