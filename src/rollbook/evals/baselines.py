@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Arrays: TypeAlias = "dict[str, NDArray[Any]]"
 
-LOOKED_UP_AT_ONCE = 100
+LOOKED_UP_AT_ONCE = 50
 """Signed addresses live for an hour, so not all of them are asked for at the beginning."""
 DOWNLOADS_AT_ONCE = 4
 _READ_KINDS: tuple[ArtifactKind, ...] = ("sensors", "actions")
@@ -138,15 +138,24 @@ def look_up(
     about to be fetched.
     """
     each = iter(ids)
-    while page := list(islice(each, LOOKED_UP_AT_ONCE)):
-        try:
-            found = _looked_up(client, page, urls=not kinds)
-            if kinds:
-                found = _with_contents(client, found, kinds)
-        except RollbookError as error:
-            found = {episode_id: Ticket(episode_id, problem=error) for episode_id in page}
-        for episode_id in page:
-            yield found.get(episode_id, Ticket(episode_id))
+    pages = iter(lambda: list(islice(each, LOOKED_UP_AT_ONCE)), [])
+    with ThreadPoolExecutor(1, thread_name_prefix="rollbook-look-up") as pool:
+        # one page ahead: the server works on the next while the policy works on this
+        coming = deque(pool.submit(_page, client, page, kinds) for page in islice(pages, 2))
+        while coming:
+            tickets = coming.popleft().result()
+            coming.extend(pool.submit(_page, client, page, kinds) for page in islice(pages, 1))
+            yield from tickets
+
+
+def _page(client: Client, ids: Sequence[str], kinds: Sequence[ArtifactKind]) -> list[Ticket]:
+    try:
+        found = _looked_up(client, ids, urls=not kinds)
+        if kinds:
+            found = _with_contents(client, found, kinds)
+    except RollbookError as error:
+        return [Ticket(each, problem=error) for each in ids]
+    return [found.get(each, Ticket(each)) for each in ids]
 
 
 def _looked_up(client: Client, ids: Sequence[str], *, urls: bool) -> dict[str, Ticket]:
