@@ -20,7 +20,7 @@ from typing import Any
 from rollbook.server.blobs import BlobInfo, BlobStoreUnavailable
 from rollbook.server.rooted import Rooted
 
-_CHUNK = 1 << 19
+_CHUNK = 1 << 21
 _COPIED_AT_ONCE = 1 << 20
 _FLUSHED_AT_ONCE = 8 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
