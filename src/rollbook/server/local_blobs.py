@@ -362,6 +362,9 @@ class LocalBlobs:
             await self._fill(incoming, key, chunks, most)
             etag = await self._run(publish, incoming)
             return PutResult(incoming.size, incoming.sha256(), etag)
+        except Exception:
+            await self._run(incoming.discard)  # there is room again before the sender is told
+            raise
         finally:
             # not awaited: it also has to happen when this task is being cancelled
             soon(self._pool, incoming.discard)
