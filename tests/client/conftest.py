@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ from anyio.from_thread import start_blocking_portal
 from rollbook.client import Client, Retries, default
 from tests.client.portal import async_client
 from tests.client.wire_server import WireServer
+from tests.server.running import RunningServer
 
 QUICK = Retries(attempts=4, first_wait_s=0.001, longest_wait_s=5)
 
@@ -60,11 +60,6 @@ def wire(_wire_server: WireServer) -> WireServer:
 
 @pytest.fixture(scope="session")
 def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    for module in ("rollbook.app", "rollbook.server.settings", "rollbook.server.bootstrap"):
-        if importlib.util.find_spec(module) is None:
-            pytest.skip("the server is not in this tree")
-    from tests.server.running import RunningServer
-
     class RealServer(RunningServer):
         @property
         def other_api_key(self) -> str:
