@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 from benchmarks.servers import Server, rollbook_server
 from benchmarks.stores import scratch
 from benchmarks.timing import Claim
+from rollbook.server.blobs.signing import Grant, UrlSigner
 from rollbook.server.settings import Settings
-from rollbook.server.signing import Grant, UrlSigner
 
 _SIZE_MB = 1024
 _TURNS = 5

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.rollouts import many_lengths, random_table
 from benchmarks.timing import Claim, best
 from rollbook.contracts import RolloutTable
-from rollbook.contracts.table_digests import artifact_digests, content_digests
+from rollbook.contracts.rl.table_digests import artifact_digests, content_digests
 
 
 def naive_v1(table: RolloutTable) -> list[bytes]:

@@ -12,15 +12,15 @@ from benchmarks.stores import scratch
 from benchmarks.timing import Claim
 from rollbook.generate.compare import compare_policies, paired_interval, recipe_for
 from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
-from rollbook.generate.make_sources import (
+from rollbook.generate.rollout.loop import RolloutEngine
+from rollbook.generate.rollout.row_rollouts import RowRoller
+from rollbook.generate.scenes.scene import SceneConfig
+from rollbook.generate.sources.make_sources import (
     MakeSourcesConfig,
     make_numbered_scene,
     make_source_store,
 )
-from rollbook.generate.rollout import RolloutEngine
-from rollbook.generate.row_rollouts import RowRoller
-from rollbook.generate.scenes import SceneConfig
-from rollbook.generate.sources import SourceStore
+from rollbook.generate.sources.reader import SourceStore
 
 _EXAMPLES = Path(__file__).parents[1] / "examples" / "generate"
 _POLICIES = ("random", "target_area", "information_gain_target", "greedy")

@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 
 from benchmarks.stores import peer
 from benchmarks.timing import Claim, best
-from rollbook.generate.boxes import Boxes
-from rollbook.generate.camera import Camera
-from rollbook.generate.distance_field import Pixels
-from rollbook.generate.naive import brute_squares
-from rollbook.generate.oracle import Oracle
-from rollbook.generate.oracle_config import OracleConfig
-from rollbook.generate.poses import centres, look_at, rotations
-from rollbook.generate.raycast import SceneGeometry
-from rollbook.generate.scenes import SceneConfig, make_scene
-from rollbook.generate.sensing import record
-from rollbook.generate.surface import SurfaceFaces, SurfaceSamples
+from rollbook.generate.geometry.boxes import Boxes
+from rollbook.generate.geometry.camera import Camera
+from rollbook.generate.geometry.poses import centres, look_at, rotations
+from rollbook.generate.oracle.config import OracleConfig
+from rollbook.generate.oracle.distance_field import Pixels
+from rollbook.generate.oracle.naive import brute_squares
+from rollbook.generate.oracle.oracle import Oracle
+from rollbook.generate.oracle.surface import SurfaceFaces, SurfaceSamples
+from rollbook.generate.raycast.scene_geometry import SceneGeometry
+from rollbook.generate.scenes.scene import SceneConfig, make_scene
+from rollbook.generate.scenes.sensing import record
 
 Run = Callable[[], object]
 

@@ -9,7 +9,7 @@ from benchmarks.digests import raw_sha256
 from benchmarks.rollouts import many_lengths, random_columns, revision
 from benchmarks.timing import Claim, best
 from rollbook.contracts import RolloutTable, TrainerBatch
-from rollbook.contracts.admission import OffPolicyBudget, admit
+from rollbook.contracts.rl.admission import OffPolicyBudget, admit
 from rollbook.train import to_packed
 
 

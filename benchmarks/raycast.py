@@ -11,12 +11,12 @@ from scipy.spatial import cKDTree
 
 from benchmarks.stores import peer, turns
 from benchmarks.timing import Claim, best
-from rollbook.generate.bvh import Bvh
-from rollbook.generate.camera import Camera
-from rollbook.generate.mesh import TriangleMesh
-from rollbook.generate.poses import look_at
-from rollbook.generate.raycast import SceneGeometry
-from rollbook.generate.scenes import SceneConfig, make_scene
+from rollbook.generate.geometry.camera import Camera
+from rollbook.generate.geometry.mesh import TriangleMesh
+from rollbook.generate.geometry.poses import look_at
+from rollbook.generate.raycast.bvh import Bvh
+from rollbook.generate.raycast.scene_geometry import SceneGeometry
+from rollbook.generate.scenes.scene import SceneConfig, make_scene
 
 Floats = NDArray[np.float32]
 Run = Callable[[], object]

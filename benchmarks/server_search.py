@@ -25,8 +25,8 @@ from benchmarks.http_load import Connection
 from benchmarks.servers import Server, postgres, rollbook_server
 from benchmarks.stores import scratch
 from benchmarks.timing import Claim
-from rollbook.server import tables
-from rollbook.server.terms import terms_of
+from rollbook.server.db import tables
+from rollbook.server.queries.search_terms import terms_of
 
 _EPISODES = 100_000
 _ROUNDS = 30

@@ -21,7 +21,7 @@ from rollbook.contracts import (
     RolloutTable,
     RolloutTerminationReason,
 )
-from rollbook.contracts.sample import SAMPLE_DTYPES
+from rollbook.contracts.rl.sample import SAMPLE_DTYPES
 
 ENVIRONMENT = EnvironmentPackageKey(environment_ref="env.weather", version="1")
 

@@ -8,7 +8,7 @@ import inspect
 import rollbook
 from rollbook import client, contracts, errors, evals, rollouts, train
 from rollbook.contracts import evals as contracts_of_evals
-from rollbook.contracts.sample import SAMPLE_DTYPES
+from rollbook.contracts.rl.sample import SAMPLE_DTYPES
 from rollbook.evals import verify
 
 CONTRACTS = """

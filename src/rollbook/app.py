@@ -15,42 +15,39 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 
 from rollbook import __version__
-from rollbook.server import (
+from rollbook.server.accounts import (
     accounts,
-    artifacts,
     audit,
     device,
-    episode_batches,
-    episodes,
-    eval_results,
-    eval_runs,
-    health,
     invitations,
     keys_routes,
     members,
     pages,
-    scenarios,
-    trends,
-    uploads,
-    verify,
-    webhooks,
 )
-from rollbook.server.blob_routes import blob_routes
-from rollbook.server.blobs import BlobStore, open_blobs
+from rollbook.server.accounts.sessions import session_caller
+from rollbook.server.blobs.interface import BlobStore, open_blobs
+from rollbook.server.blobs.routes import blob_routes
 from rollbook.server.context import ServerContext, context_of
-from rollbook.server.db import Database
-from rollbook.server.limits import RateLimits
+from rollbook.server.db.engine import Database
+from rollbook.server.db.migrate import migrate
+from rollbook.server.episodes import artifacts, uploads
+from rollbook.server.episodes import batches as episode_batches
+from rollbook.server.episodes import routes as episodes
+from rollbook.server.episodes.upkeep import keep_reaping
+from rollbook.server.evals import results as eval_results
+from rollbook.server.evals import runs as eval_runs
+from rollbook.server.evals import scenarios, trends, verify
+from rollbook.server.http import health
+from rollbook.server.http.limits import RateLimits
+from rollbook.server.http.middleware import RequestEdge
+from rollbook.server.http.openapi import document_routes
+from rollbook.server.http.responses import EXCEPTION_HANDLERS
 from rollbook.server.logs import Log, set_up_logs
 from rollbook.server.metrics import Metrics, NoMetrics, PrometheusMetrics, serve_metrics
-from rollbook.server.middleware import RequestEdge
-from rollbook.server.migrate import migrate
-from rollbook.server.openapi import document_routes
-from rollbook.server.reaper import keep_reaping
-from rollbook.server.renditions import keep_making
-from rollbook.server.responses import EXCEPTION_HANDLERS
-from rollbook.server.sessions import session_caller
 from rollbook.server.settings import Settings
-from rollbook.server.webhook_delivery import keep_delivering
+from rollbook.server.video.renditions import keep_making
+from rollbook.server.webhooks import routes as webhooks
+from rollbook.server.webhooks.delivery import keep_delivering
 
 WORKER_SETTINGS = "ROLLBOOK_WORKER_SETTINGS"
 """How a worker process learns what it was started with."""

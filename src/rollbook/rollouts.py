@@ -30,6 +30,7 @@ from rollbook.store.audit import (
     target_audit_rows,
     validity_waterfall_rows,
 )
+from rollbook.store.checks.validate import RolloutZarrValidationResult, validate_rollout_zarr_store
 from rollbook.store.config import RolloutZarrStoreConfig, RolloutZarrWriteResult
 from rollbook.store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
@@ -44,7 +45,6 @@ from rollbook.store.schema import (
     ROLLOUT_ZARR_SCHEMA_ID,
     ROLLOUT_ZARR_SCHEMA_VERSION,
 )
-from rollbook.store.validate import RolloutZarrValidationResult, validate_rollout_zarr_store
 from rollbook.store.writer import write_rollout_zarr_store
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
         RolloutDatasetWriterConfig,
         SelectedDepthRetentionConfig,
     )
-    from rollbook.generate.recipes import RolloutRecipeConfig
-    from rollbook.generate.row_rollouts import RolloutDatasetWriterStats
-    from rollbook.generate.targets import RolloutTargetSource
+    from rollbook.generate.rollout.recipes import RolloutRecipeConfig
+    from rollbook.generate.rollout.row_rollouts import RolloutDatasetWriterStats
+    from rollbook.generate.targets.selection import RolloutTargetSource
     from rollbook.generate.writer import RolloutDatasetWriter
 
 __all__ = [
@@ -103,9 +103,9 @@ __all__ = [
 _GENERATION = {
     "RolloutDatasetWriter": "writer",
     "RolloutDatasetWriterConfig": "dataset_config",
-    "RolloutDatasetWriterStats": "row_rollouts",
-    "RolloutRecipeConfig": "recipes",
-    "RolloutTargetSource": "targets",
+    "RolloutDatasetWriterStats": "rollout.row_rollouts",
+    "RolloutRecipeConfig": "rollout.recipes",
+    "RolloutTargetSource": "targets.selection",
     "SelectedDepthRetentionConfig": "dataset_config",
 }
 

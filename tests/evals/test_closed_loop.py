@@ -354,7 +354,7 @@ def test_an_environment_is_tried_once_and_closed() -> None:
     assert [each.closed for each in made] == [True]
     try_environment(lambda episode: pytest.fail("there is no episode to make it for"))
     with pytest.raises(ConfigurationError, match="ZeroDivisionError"):
-        try_environment("tests.cli_replay_broken:x")
+        try_environment("tests.cli.broken_policies:x")
 
 
 def test_observations_recorded_under_another_name_keep_it(fallen: Baseline) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollbook.generate.boxes import Boxes
-from rollbook.generate.mesh import TriangleMesh
-from rollbook.generate.poses import poses_of
-from rollbook.generate.source_writer import SourceStoreWriter
-from rollbook.generate.sources import ActorView, OracleView, SourceStore
-from rollbook.generate.splits import SplitConfig
+from rollbook.generate.geometry.boxes import Boxes
+from rollbook.generate.geometry.mesh import TriangleMesh
+from rollbook.generate.geometry.poses import poses_of
+from rollbook.generate.sources.reader import ActorView, OracleView, SourceStore
+from rollbook.generate.sources.splits import SplitConfig
+from rollbook.generate.sources.writer import SourceStoreWriter
 from tests.generate.oracle_rooms import box_triangles
 from tests.generate.tiny_source import tiny_source
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.generate.boxes import Boxes
-from rollbook.generate.camera import Camera
-from rollbook.generate.mesh import TriangleMesh
-from rollbook.generate.poses import look_at, poses_of
-from rollbook.generate.raycast import SceneGeometry
+from rollbook.generate.geometry.boxes import Boxes
+from rollbook.generate.geometry.camera import Camera
+from rollbook.generate.geometry.mesh import TriangleMesh
+from rollbook.generate.geometry.poses import look_at, poses_of
+from rollbook.generate.raycast.scene_geometry import SceneGeometry
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

@@ -8,10 +8,10 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollbook.generate.boxes import Boxes
-from rollbook.generate.camera import Camera
-from rollbook.generate.poses import look_at, poses_of
-from rollbook.generate.sources import ActorView
+from rollbook.generate.geometry.boxes import Boxes
+from rollbook.generate.geometry.camera import Camera
+from rollbook.generate.geometry.poses import look_at, poses_of
+from rollbook.generate.sources.reader import ActorView
 
 Voxel = tuple[int, int, int]
 CAMERA = Camera.square(32)

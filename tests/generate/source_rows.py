@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.generate.boxes import Boxes
-from rollbook.generate.camera import Camera
-from rollbook.generate.mesh import TriangleMesh
-from rollbook.generate.poses import look_at
-from rollbook.generate.source_documents import SourceManifest
-from rollbook.generate.source_writer import SourceStoreWriter
-from rollbook.generate.sources import ActorView
+from rollbook.generate.geometry.boxes import Boxes
+from rollbook.generate.geometry.camera import Camera
+from rollbook.generate.geometry.mesh import TriangleMesh
+from rollbook.generate.geometry.poses import look_at
+from rollbook.generate.sources.documents import SourceManifest
+from rollbook.generate.sources.reader import ActorView
+from rollbook.generate.sources.writer import SourceStoreWriter
 
 CAMERA = Camera.square(16)
 _CORNERS = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)], np.float32)

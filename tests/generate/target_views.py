@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollbook.generate.boxes import Boxes
-from rollbook.generate.camera import Camera
-from rollbook.generate.poses import look_at, moved, poses_of
-from rollbook.generate.sources import ActorView
+from rollbook.generate.geometry.boxes import Boxes
+from rollbook.generate.geometry.camera import Camera
+from rollbook.generate.geometry.poses import look_at, moved, poses_of
+from rollbook.generate.sources.reader import ActorView
 
 PLACE: dict[str, Any] = {"scene_id": "flat-1", "snippet_id": "walk-2"}
 

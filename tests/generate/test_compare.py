@@ -18,10 +18,10 @@ from rollbook.generate.compare import (
     paired_interval,
     recipe_for,
 )
-from rollbook.generate.policies import CounterfactualSelectionPolicy
-from rollbook.generate.row_rollouts import RolloutDatasetWriterStats
-from rollbook.generate.scorers import scorer_named
-from rollbook.generate.sources import SourceStore
+from rollbook.generate.rollout.policies import CounterfactualSelectionPolicy
+from rollbook.generate.rollout.row_rollouts import RolloutDatasetWriterStats
+from rollbook.generate.rollout.scorers import scorer_named
+from rollbook.generate.sources.reader import SourceStore
 from tests.generate.tiny_source import tiny_config, tiny_source
 
 

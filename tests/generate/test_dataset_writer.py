@@ -18,12 +18,12 @@ from rollbook.errors import (
     NotASourceStore,
     TargetExists,
 )
-from rollbook.generate.features import FEATURES
-from rollbook.generate.row_rollouts import RolloutDatasetWriterStats
-from rollbook.generate.sources import SourceStore
+from rollbook.generate.actor.features import FEATURES
+from rollbook.generate.rollout.row_rollouts import RolloutDatasetWriterStats
+from rollbook.generate.sources.reader import SourceStore
 from rollbook.rollouts import RolloutDatasetWriterConfig
+from rollbook.store.checks.validate import validate_rollout_zarr_store
 from rollbook.store.reader import RolloutZarrStoreReader
-from rollbook.store.validate import validate_rollout_zarr_store
 from tests.generate.tiny_source import tiny_config, tiny_source
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
-from rollbook.generate.make_sources import MakeSourcesConfig, make_source_store
-from rollbook.generate.scenes import SceneConfig
+from rollbook.generate.scenes.scene import SceneConfig
+from rollbook.generate.sources.make_sources import MakeSourcesConfig, make_source_store
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="tiny-source-")
 

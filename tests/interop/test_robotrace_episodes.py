@@ -1,6 +1,6 @@
 """Episodes of the public client: everything it sends arrives, and is read back through our API.
 
-Its command line, which logs in and out, is in tests/server/test_device_login.py.
+Its command line, which logs in and out, is in tests/server/accounts/test_device_login.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from tests.interop.conftest import Portal
 from tests.interop.public_client import robotrace
-from tests.server.test_video import Clip
+from tests.server.video.test_video import Clip
 
 REPRODUCED_BY: dict[str, Any] = {
     "policy_version": "pick-place v4+β",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.server.migrate import HEAD, current_revision
+from rollbook.server.db.migrate import HEAD, current_revision
 from tests.journeys.conftest import Deploy
 from tests.journeys.nursery import MortalServer, Nursery
 from tests.journeys.recorders import CREATE, Ledger, audit, recording

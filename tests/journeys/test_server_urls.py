@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from rollbook.client import Client, uploads
-from rollbook.server.signing import Grant, UrlSigner
+from rollbook.server.blobs.signing import Grant, UrlSigner
 from tests.journeys.conftest import Deploy
 from tests.journeys.nursery import MortalServer, Nursery, plain_client
 from tests.journeys.recorders import BYTES, CREATE

@@ -31,8 +31,8 @@ import socket, sys
 from pathlib import Path
 import uvicorn
 from starlette.applications import Starlette
-from rollbook.server.blob_routes import blob_routes
-from rollbook.server.local_blobs import LocalBlobs
+from rollbook.server.blobs.routes import blob_routes
+from rollbook.server.blobs.local import LocalBlobs
 
 port, root, secret, idle_s = sys.argv[1:]
 blobs = LocalBlobs(Path(root), bytes.fromhex(secret))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from rollbook.server.db import Database, SqliteDatabase
+from rollbook.server.db.engine import Database, SqliteDatabase
 from tests.server.postgres_cluster import PostgresCluster
 from tests.server.running import RunningServer
 
@@ -32,7 +32,7 @@ def postgres_url(postgres_cluster: PostgresCluster) -> str:
 @pytest.fixture(scope="session")
 def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copied rather than migrated again for every test."""
-    from rollbook.server.migrate import migrate
+    from rollbook.server.db.migrate import migrate
 
     path = tmp_path_factory.mktemp("migrated") / "rollbook.db"
     migrate(f"sqlite:///{path}")

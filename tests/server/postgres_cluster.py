@@ -71,7 +71,7 @@ class PostgresCluster:
         self._folder.cleanup()
 
     def _make_template(self) -> None:
-        from rollbook.server.migrate import migrate
+        from rollbook.server.db.migrate import migrate
 
         self._create(_TEMPLATE, "template0")
         migrate(self.url(_TEMPLATE))

@@ -96,8 +96,8 @@ class RunningServer:
     def prepare(self) -> None:
         """Two organisations, made before anything listens."""
         from rollbook.server.bootstrap import bootstrap
-        from rollbook.server.db import Database
-        from rollbook.server.migrate import migrate
+        from rollbook.server.db.engine import Database
+        from rollbook.server.db.migrate import migrate
         from rollbook.server.settings import Settings
 
         url = Settings.load(self.data_dir, **self.overrides).database_url

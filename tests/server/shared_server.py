@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from rollbook.server.bootstrap import bootstrap
-from rollbook.server.db import Database, Tenant
+from rollbook.server.db.engine import Database, Tenant
 from rollbook.server.queries import Scope
 from tests.server.fixtures import StartServer
 from tests.server.running import Access, RunningServer

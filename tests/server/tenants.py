@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rollbook.server.db import Database, Tenant
+from rollbook.server.db.engine import Database, Tenant
+from rollbook.server.db.tables import new_id, now_us
 from rollbook.server.queries import EpisodeRow, Scope, create_organisation, create_user
-from rollbook.server.tables import new_id, now_us
 
 T = TypeVar("T")
 

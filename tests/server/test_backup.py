@@ -26,8 +26,8 @@ from rollbook.errors import (
     UnsupportedVersion,
 )
 from rollbook.server.backup import MANIFEST, backup, read_backup, restore, verify
-from rollbook.server.db import NOBODY, Database, Tenant, sqlite_path
-from rollbook.server.migrate import HEAD, migrate
+from rollbook.server.db.engine import NOBODY, Database, Tenant, sqlite_path
+from rollbook.server.db.migrate import HEAD, migrate
 from rollbook.server.queries import Scope, organisation_ids
 from rollbook.server.settings import Settings
 from tests.server.postgres_cluster import PostgresCluster

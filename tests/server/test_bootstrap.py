@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+from rollbook.server.accounts.keys import hash_of, matches, parse_api_key
 from rollbook.server.bootstrap import Bootstrapped, bootstrap, first_start
-from rollbook.server.db import NOBODY, Database, Tenant
-from rollbook.server.keys import hash_of, matches, parse_api_key
+from rollbook.server.db.engine import NOBODY, Database, Tenant
 from rollbook.server.queries import (
     Scope,
     key_by_id,

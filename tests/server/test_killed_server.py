@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from rollbook.server.blobs import open_blobs
+from rollbook.server.blobs.interface import open_blobs
+from rollbook.server.blobs.signing import UrlSigner
 from rollbook.server.settings import Settings
-from rollbook.server.signing import UrlSigner
 from tests.server.fixtures import StartServer
 from tests.server.running import RunningServer
 from tests.server.shared_server import shared_server

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbook.contracts.batch import TrainerBatch
-from rollbook.contracts.policy import PolicyRevision
-from rollbook.contracts.provenance import EnvironmentPackageKey, RolloutTerminationReason
-from rollbook.contracts.rollout import RolloutTable
-from rollbook.contracts.staleness import StalenessPolicy, TokenStaleness, token_staleness
+from rollbook.contracts.rl.batch import TrainerBatch
+from rollbook.contracts.rl.policy import PolicyRevision
+from rollbook.contracts.rl.provenance import EnvironmentPackageKey, RolloutTerminationReason
+from rollbook.contracts.rl.rollout import RolloutTable
+from rollbook.contracts.rl.staleness import StalenessPolicy, TokenStaleness, token_staleness
 from rollbook.errors import (
     ColumnLengthMismatch,
     ConfigurationError,

@@ -11,9 +11,9 @@ import typer
 from rollbook.cli.output import print_findings, print_json
 
 if TYPE_CHECKING:
-    from rollbook.contracts.batch import TrainerBatch
-    from rollbook.contracts.rollout import RolloutTable
-    from rollbook.contracts.rules import ContractRules
+    from rollbook.contracts.rl.batch import TrainerBatch
+    from rollbook.contracts.rl.rollout import RolloutTable
+    from rollbook.contracts.rl.rules import ContractRules
 
 app = typer.Typer(
     help="Check, show and convert rollout artifacts and trainer batches.",
@@ -42,7 +42,7 @@ File = Annotated[
 
 
 def _rules(compatible: bool) -> ContractRules:
-    from rollbook.contracts.rules import COMPATIBLE, STRICT
+    from rollbook.contracts.rl.rules import COMPATIBLE, STRICT
 
     return COMPATIBLE if compatible else STRICT
 
@@ -64,8 +64,8 @@ def check(
 
     Prints one line per record or criterion, and every violation. Exit code 0 only if all is green.
     """
-    from rollbook.contracts.check import check_file
-    from rollbook.contracts.reference_loop import check_reference_loop
+    from rollbook.contracts.rl.check import check_file
+    from rollbook.contracts.rl.reference_loop import check_reference_loop
 
     findings = (
         check_reference_loop() if path is None else check_file(path, rules=_rules(compatible))
@@ -75,10 +75,10 @@ def check(
 
 def _read(path: Path, compatible: bool) -> tuple[RolloutTable, list[TrainerBatch]]:
     """Everything in a file; the first record that is refused stops the command."""
-    from rollbook.contracts.batch import TrainerBatch
-    from rollbook.contracts.rollout import RolloutArtifact, RolloutTable
-    from rollbook.contracts.table_file import is_table_file, open_table
-    from rollbook.contracts.wire import read_file
+    from rollbook.contracts.rl.batch import TrainerBatch
+    from rollbook.contracts.rl.json_form import read_file
+    from rollbook.contracts.rl.rollout import RolloutArtifact, RolloutTable
+    from rollbook.contracts.rl.table_file import is_table_file, open_table
 
     if is_table_file(path):
         return open_table(path), []
@@ -177,8 +177,8 @@ def convert(
     compatible: Compatible = False,
 ) -> None:
     """Turn JSON into a table that memory-maps, or a table into JSON. Digests are checked on the way."""
-    from rollbook.contracts.table_file import save_table
-    from rollbook.contracts.wire import write_file
+    from rollbook.contracts.rl.json_form import write_file
+    from rollbook.contracts.rl.table_file import save_table
 
     table, batches = _read(path, compatible)
     if output.suffix in (".json", ".jsonl", ".ndjson"):
@@ -219,7 +219,7 @@ def lineage(
     compatible: Compatible = False,
 ) -> None:
     """Print the lineage graph of files: revisions, checkpoints, rollouts, and the batches made of them."""
-    from rollbook.contracts.graph import LineageGraph
+    from rollbook.contracts.rl.graph import LineageGraph
 
     graph = LineageGraph()
     for path in paths:

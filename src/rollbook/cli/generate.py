@@ -17,7 +17,7 @@ from rollbook.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
-    from rollbook.generate.row_rollouts import RolloutDatasetWriterStats
+    from rollbook.generate.rollout.row_rollouts import RolloutDatasetWriterStats
 
 app = typer.Typer(
     help="Make rollouts from a source store, look at them, compare policies.",
@@ -170,7 +170,7 @@ def _row_progress(
         TimeRemainingColumn,
     )
 
-    from rollbook.generate.compiled import telling
+    from rollbook.generate.raycast.compiled import telling
 
     if quiet:
         yield None
@@ -227,7 +227,7 @@ def preview(
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing file.")] = False,
 ) -> None:
     """Draws one rollout: the scene from above, candidates by their gain, the chain, before and after."""
-    from rollbook.generate.preview import draw_preview
+    from rollbook.generate.preview_rollout import draw_preview
 
     with _hint(replace), _told():
         drawn = draw_preview(
@@ -245,7 +245,7 @@ def preview(
 def _told() -> Iterator[None]:
     from rich.console import Console
 
-    from rollbook.generate.compiled import telling
+    from rollbook.generate.raycast.compiled import telling
 
     with telling(_say_compiling(Console(stderr=True))):
         yield

@@ -167,7 +167,7 @@ def _refuse_unusable(settings: Settings) -> None:
     """What is only needed later is said now: a key that is shown once must not scroll away above a traceback."""
     import asyncio
 
-    from rollbook.server.blobs import BlobError, open_blobs
+    from rollbook.server.blobs.interface import BlobError, open_blobs
 
     async def open_and_close() -> None:
         blobs = open_blobs(
@@ -200,8 +200,8 @@ def _listening(settings: Settings) -> socket.socket:
 
 def _made_ready(settings: Settings) -> Bootstrapped | None:
     from rollbook.server.bootstrap import first_start
-    from rollbook.server.db import Database
-    from rollbook.server.migrate import migrate
+    from rollbook.server.db.engine import Database
+    from rollbook.server.db.migrate import migrate
 
     migrate(settings.database_url)
     with closing(Database.open(settings.database_url)) as database:
@@ -283,8 +283,8 @@ def bootstrap(
     """
     settings = _settings(data, database_url=database, public_url=public_url)
     from rollbook.server.bootstrap import bootstrap as make
-    from rollbook.server.db import Database
-    from rollbook.server.migrate import migrate
+    from rollbook.server.db.engine import Database
+    from rollbook.server.db.migrate import migrate
 
     migrate(settings.database_url)
     with closing(Database.open(settings.database_url)) as opened:
@@ -316,11 +316,11 @@ def reset_password(
     Every session of theirs ends. The server may go on working meanwhile.
     """
     settings = _settings(data, database_url=database, public_url=public_url)
-    from rollbook.server.db import Database
-    from rollbook.server.migrate import migrate
-    from rollbook.server.password_reset import RESET_LINK_LASTS_S
-    from rollbook.server.password_reset import reset_password as reset
-    from rollbook.server.responses import wire_time
+    from rollbook.server.accounts.password_reset import RESET_LINK_LASTS_S
+    from rollbook.server.accounts.password_reset import reset_password as reset
+    from rollbook.server.db.engine import Database
+    from rollbook.server.db.migrate import migrate
+    from rollbook.server.http.responses import wire_time
 
     migrate(settings.database_url)
     with closing(Database.open(settings.database_url)) as opened:
@@ -339,8 +339,8 @@ def reset_password(
 def migrate(data: Data = None, database: DatabaseUrl = None, as_json: AsJson = False) -> None:
     """Bring the database to the schema of this release. The server does so itself when it starts."""
     settings = _settings(data, database_url=database)
-    from rollbook.server.migrate import HEAD
-    from rollbook.server.migrate import migrate as bring_up
+    from rollbook.server.db.migrate import HEAD
+    from rollbook.server.db.migrate import migrate as bring_up
 
     applied = bring_up(settings.database_url)
     if as_json:

@@ -22,9 +22,9 @@ from rollbook.cli.output import (
 from rollbook.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from rollbook.generate.import_config import ImportConfig
-    from rollbook.generate.source_documents import SourceManifest
-    from rollbook.generate.sources import SourceStore
+    from rollbook.generate.sources.documents import SourceManifest
+    from rollbook.generate.sources.import_config import ImportConfig
+    from rollbook.generate.sources.reader import SourceStore
 
 app = typer.Typer(
     help="Make, import and check source stores: the scenes and walks that rollouts start from.",
@@ -115,7 +115,7 @@ def make(
 
     Scenes go to train, val and test in turn, 8 : 1 : 1. Making more later moves none of them.
     """
-    from rollbook.generate.make_sources import make_source_store, sources_config
+    from rollbook.generate.sources.make_sources import make_source_store, sources_config
 
     asked = sources_config(
         config,
@@ -255,7 +255,7 @@ def import_(
     Boxes are JSON: [{"T_world_object": 4x4, "extents": [x, y, z], "class": "chair"}]. Without points they are
     simulated; without boxes there are no targets. Every assumption made is printed.
     """
-    from rollbook.generate.import_source import import_source_store
+    from rollbook.generate.sources.import_source import import_source_store
 
     if config is not None:
         asked = _config_alone(config, context)
@@ -301,7 +301,7 @@ def import_(
 
 def _config_alone(config: Path, context: typer.Context) -> ImportConfig:
     """Refuses options that the config would silently win over."""
-    from rollbook.generate.import_config import load_import_config
+    from rollbook.generate.sources.import_config import load_import_config
 
     for name in context.params.keys() - {"out", "config", "replace", "as_json"}:
         source = context.get_parameter_source(name)
@@ -314,7 +314,7 @@ def _config_alone(config: Path, context: typer.Context) -> ImportConfig:
 def _one_scene(scene: dict[str, Any], recording: dict[str, Any]) -> ImportConfig:
     import msgspec
 
-    from rollbook.generate.import_config import ImportConfig
+    from rollbook.generate.sources.import_config import ImportConfig
 
     plain = {
         key: str(value) if isinstance(value, Path) else value for key, value in recording.items()
@@ -343,7 +343,7 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """What a source store holds and what it was made with."""
-    from rollbook.generate.sources import SourceStore
+    from rollbook.generate.sources.reader import SourceStore
 
     opened = SourceStore.open(_there(store))
     manifest = opened.manifest
@@ -410,7 +410,7 @@ def validate(
 
     Prints every violation with its code. Exit code 0 only if all is well.
     """
-    from rollbook.generate.source_validation import validate_source_store
+    from rollbook.generate.sources.validation import validate_source_store
 
     with _bar("checking") as progress:
         result = validate_source_store(_there(store), deep=deep, progress=progress)
@@ -451,7 +451,7 @@ def preview(
     """Draw a row from above: scene, way, root, points, boxes."""
     from rollbook.files import write_bytes
     from rollbook.generate.preview_source import preview_png
-    from rollbook.generate.sources import SourceStore
+    from rollbook.generate.sources.reader import SourceStore
 
     if row is not None and key is not None:
         raise ConfigurationError(message="--row and --key do not go together: both name the row")

@@ -93,7 +93,7 @@ def info(
 
 
 def _print_inventory(folder: Path, limit: int, as_json: bool) -> None:
-    from rollbook.store.inventory import (
+    from rollbook.store.audit.inventory import (
         discover_rollout_store_paths,
         rollout_store_inventory_rows,
     )
@@ -127,7 +127,7 @@ _INVENTORY = {
 
 
 def _print_store(path: str, as_json: bool) -> None:
-    from rollbook.store.provenance import provenance
+    from rollbook.store.audit.provenance import provenance
 
     reader = _open(path)
     manifest = reader.manifest()["manifest"]
@@ -178,8 +178,8 @@ def validate(
 
     Prints every violation with its code and rows. Exit code 0 only if all is well.
     """
+    from rollbook.store.checks.validate import validate_rollout_zarr_store
     from rollbook.store.remote import is_url
-    from rollbook.store.validate import validate_rollout_zarr_store
 
     # a folder that does not open is a violation, a URL that does not open is an error
     folder = _open(path).local("") if is_url(path) else _there(path)
@@ -284,7 +284,7 @@ def suspicious(
 
     Exit code 1 if any of it breaks a rule; 0 if it is only unusual.
     """
-    from rollbook.store.suspicious import (
+    from rollbook.store.audit.suspicious import (
         RolloutSuspiciousQueryConfig,
         suspicious_counts,
         suspicious_rollout_rows,
@@ -414,7 +414,7 @@ def _write_depth(
 ) -> None:
     from rollbook.files import write_bytes
     from rollbook.store.audit import selected_depth_preview
-    from rollbook.store.depth_png import depth_png
+    from rollbook.store.audit.depth_png import depth_png
 
     if step is None:
         raise ConfigurationError(message="--output writes one image: say which with --step")
@@ -451,7 +451,7 @@ def export(
 
     Parquet needs an extra: pip install 'rollbook[frames]'.
     """
-    from rollbook.store.export import export_table
+    from rollbook.store.audit.export import export_table
 
     chosen = None if columns is None else [each.strip() for each in columns.split(",")]
     with replace_hint():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def write_page(reader: RolloutZarrStoreReader, html: Path, step: int | None, replace: bool) -> None:
     from rollbook.files import write_bytes
-    from rollbook.store.audit_page import audit_page
+    from rollbook.store.audit.page import audit_page
 
     page = audit_page(reader, step_row_id=step).encode()
     with replace_hint():
@@ -61,7 +61,7 @@ def print_candidates(
     reader: RolloutZarrStoreReader, rollout: int | None, step: int | None, limit: int, as_json: bool
 ) -> None:
     from rollbook.store.audit import candidate_audit_rows
-    from rollbook.store.audit_rows import candidate_span, step_span
+    from rollbook.store.audit.rows import candidate_span, step_span
 
     rows = candidate_audit_rows(reader, rollout_row_id=rollout, step_row_id=step, limit=most(limit))
     span = candidate_span(reader, step_span(reader, rollout, step))

@@ -7,42 +7,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rollbook.contracts.admission import Admission, OffPolicyBudget, admit
-    from rollbook.contracts.admission_receipt import (
+    from rollbook.contracts.rl.admission import Admission, OffPolicyBudget, admit
+    from rollbook.contracts.rl.admission_receipt import (
         AdmissionOutcome,
         AdmissionSignal,
         AdmissionSignalKind,
         RolloutAdmissionReceipt,
         RolloutIngestionTelemetry,
     )
-    from rollbook.contracts.admission_window import (
+    from rollbook.contracts.rl.admission_window import (
         AdmissionWindow,
         ReleaseDecision,
         WindowAccounting,
     )
-    from rollbook.contracts.batch import TrainerBatch
-    from rollbook.contracts.graph import LineageGraph
-    from rollbook.contracts.graph_nodes import Drift, LineageWalk, RevisionKey
-    from rollbook.contracts.policy import CheckpointReference, PolicyRevision, PolicyRevisionLineage
-    from rollbook.contracts.provenance import (
-        EnvironmentPackageKey,
-        LogprobDistribution,
-        LogprobSemantics,
-        RolloutProofKind,
-        RolloutProofReference,
-        RolloutTerminationReason,
-    )
-    from rollbook.contracts.rollout import (
-        InclusionProof,
-        RolloutArtifact,
-        RolloutTable,
-        verify_proof,
-    )
-    from rollbook.contracts.rules import COMPATIBLE, STRICT, ContractRules
-    from rollbook.contracts.sample import RolloutRole, RolloutSample
-    from rollbook.contracts.staleness import StalenessPolicy, TokenStaleness, token_staleness
-    from rollbook.contracts.table_file import open_table, save_table
-    from rollbook.contracts.wire import (
+    from rollbook.contracts.rl.batch import TrainerBatch
+    from rollbook.contracts.rl.graph import LineageGraph
+    from rollbook.contracts.rl.graph_nodes import Drift, LineageWalk, RevisionKey
+    from rollbook.contracts.rl.json_form import (
         artifact_from_json,
         artifact_to_json,
         batch_from_json,
@@ -51,6 +32,29 @@ if TYPE_CHECKING:
         read_file,
         write_file,
     )
+    from rollbook.contracts.rl.policy import (
+        CheckpointReference,
+        PolicyRevision,
+        PolicyRevisionLineage,
+    )
+    from rollbook.contracts.rl.provenance import (
+        EnvironmentPackageKey,
+        LogprobDistribution,
+        LogprobSemantics,
+        RolloutProofKind,
+        RolloutProofReference,
+        RolloutTerminationReason,
+    )
+    from rollbook.contracts.rl.rollout import (
+        InclusionProof,
+        RolloutArtifact,
+        RolloutTable,
+        verify_proof,
+    )
+    from rollbook.contracts.rl.rules import COMPATIBLE, STRICT, ContractRules
+    from rollbook.contracts.rl.sample import RolloutRole, RolloutSample
+    from rollbook.contracts.rl.staleness import StalenessPolicy, TokenStaleness, token_staleness
+    from rollbook.contracts.rl.table_file import open_table, save_table
 
 __all__ = [
     "COMPATIBLE",
@@ -163,7 +167,7 @@ _MODULES = {
         "open_table",
         "save_table",
     ),
-    "wire": (
+    "json_form": (
         "artifact_from_json",
         "artifact_to_json",
         "batch_from_json",
@@ -180,7 +184,7 @@ def __getattr__(name: str) -> Any:
     module = _HOMES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.rl.{module}"), name)
     globals()[name] = value
     return value
 

@@ -10,15 +10,15 @@ from typing import Annotated, TypeAlias
 import msgspec
 import numpy as np
 
-from rollbook.contracts.decode import decode
 from rollbook.contracts.reasons import (
     INVALID_REASON_VERSION,
     TARGET_INVALID_REASON_CODES,
     VALID_BITSET,
     primary_target_reasons,
 )
-from rollbook.contracts.record import Record, checked_int
-from rollbook.contracts.text import checked_text
+from rollbook.contracts.rl.decode import decode
+from rollbook.contracts.rl.record import Record, checked_int
+from rollbook.contracts.rl.text import checked_text
 from rollbook.digest import digest_of
 from rollbook.errors import InvalidNumber, InvalidValue
 

@@ -16,17 +16,17 @@ import msgspec
 
 from rollbook.digest import digest_of
 from rollbook.errors import ConfigurationError
-from rollbook.generate.camera import Camera
-from rollbook.generate.candidates import CandidateMixtureConfig
-from rollbook.generate.oracle_config import OracleConfig
-from rollbook.generate.recipes import RolloutRecipeConfig
-from rollbook.generate.rules import RuleConfig
-from rollbook.generate.target_tasks import OracleTargetTaskSamplerConfig
-from rollbook.generate.targets import (
+from rollbook.generate.candidates.families import CandidateMixtureConfig
+from rollbook.generate.candidates.rules import RuleConfig
+from rollbook.generate.geometry.camera import Camera
+from rollbook.generate.oracle.config import OracleConfig
+from rollbook.generate.rollout.recipes import RolloutRecipeConfig
+from rollbook.generate.targets.selection import (
     RolloutTargetSource,
     TargetSelectorConfig,
     TargetSourceMode,
 )
+from rollbook.generate.targets.tasks import OracleTargetTaskSamplerConfig
 from rollbook.store.config import RolloutZarrStoreConfig
 from rollbook.store.manifest import ROLLOUT_MANIFEST_FILENAME
 

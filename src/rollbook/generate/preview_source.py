@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.errors import ConfigurationError
-from rollbook.generate.boxes import Boxes
-from rollbook.generate.mesh import TriangleMesh
-from rollbook.generate.poses import centres, forwards
-from rollbook.generate.sources import SourceRow
+from rollbook.generate.geometry.boxes import Boxes
+from rollbook.generate.geometry.mesh import TriangleMesh
+from rollbook.generate.geometry.poses import centres, forwards
+from rollbook.generate.sources.reader import SourceRow
 
 _SAMPLES = 600_000
 _SAMPLES_PER_CELL = 7

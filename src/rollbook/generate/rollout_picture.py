@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.errors import ConfigurationError
-from rollbook.generate.boxes import Boxes
-from rollbook.generate.camera import Camera
-from rollbook.generate.floor_heights import heights_below
-from rollbook.generate.nodes import EvaluatedNode, Node, RolloutTask
-from rollbook.generate.oracle import OracleState
-from rollbook.generate.poses import centres, forwards
-from rollbook.generate.raycast import SceneGeometry
-from rollbook.generate.recipes import RolloutRecipeConfig
-from rollbook.generate.sources import SourceRow
-from rollbook.generate.surface import SurfaceSamples
-from rollbook.generate.targets import SelectedTarget
+from rollbook.generate.geometry.boxes import Boxes
+from rollbook.generate.geometry.camera import Camera
+from rollbook.generate.geometry.poses import centres, forwards
+from rollbook.generate.oracle.oracle import OracleState
+from rollbook.generate.oracle.surface import SurfaceSamples
+from rollbook.generate.raycast.floor_heights import heights_below
+from rollbook.generate.raycast.scene_geometry import SceneGeometry
+from rollbook.generate.rollout.nodes import EvaluatedNode, Node, RolloutTask
+from rollbook.generate.rollout.recipes import RolloutRecipeConfig
+from rollbook.generate.sources.reader import SourceRow
+from rollbook.generate.targets.selection import SelectedTarget
 
 Array = NDArray[np.float64]
 

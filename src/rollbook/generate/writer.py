@@ -10,20 +10,20 @@ from importlib import metadata
 from typing import Any
 
 from rollbook.errors import ConfigurationError, NoRollouts, StorageError
+from rollbook.generate.actor.features import FEATURES
 from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
-from rollbook.generate.features import FEATURES
-from rollbook.generate.raycast import SceneGeometry
-from rollbook.generate.row_rollouts import RolloutDatasetWriterStats, RowOutcome, RowRoller
-from rollbook.generate.scorers import scorer_named
-from rollbook.generate.sources import SourceStore
+from rollbook.generate.raycast.scene_geometry import SceneGeometry
+from rollbook.generate.rollout.row_rollouts import RolloutDatasetWriterStats, RowOutcome, RowRoller
+from rollbook.generate.rollout.scorers import scorer_named
+from rollbook.generate.sources.reader import SourceStore
 from rollbook.generate.workers import in_order
+from rollbook.store.checks.validate import validate_rollout_zarr_store
 from rollbook.store.config import RolloutZarrStoreConfig, RolloutZarrWriteResult
 from rollbook.store.manifest import (
     RolloutStoreInvocation,
     RolloutStoreManifestContext,
     collect_runtime_provenance,
 )
-from rollbook.store.validate import validate_rollout_zarr_store
 from rollbook.store.writer import RolloutStoreWriter
 
 _PACKAGES = ("numba", "llvmlite", "embreex")

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from rollbook.errors import AlreadyTaken
-from rollbook.server.db import Database, Tenant
-from rollbook.server.keys import hash_of, new_api_key
+from rollbook.server.accounts.keys import hash_of, new_api_key
+from rollbook.server.db.engine import Database, Tenant
+from rollbook.server.db.tables import new_id, now_us
 from rollbook.server.queries import (
     Scope,
     UserRow,
@@ -19,7 +20,6 @@ from rollbook.server.queries import (
     organisation_ids,
     user_by_email,
 )
-from rollbook.server.tables import new_id, now_us
 
 SIGN_IN_LINK_LASTS_S = 24 * 3600
 _FIRST_EMAIL = "owner@localhost"

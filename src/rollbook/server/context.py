@@ -17,16 +17,16 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import sqlalchemy as sa
 from starlette.requests import Request
 
-from rollbook.server.blobs import BlobStore
-from rollbook.server.db import Database, Tenant
-from rollbook.server.keys import matches, parse_api_key, role_of_key
+from rollbook.server.accounts.keys import matches, parse_api_key, role_of_key
+from rollbook.server.blobs.interface import BlobStore
+from rollbook.server.db.engine import Database, Tenant
+from rollbook.server.db.tables import now_us
+from rollbook.server.http.responses import Problem
 from rollbook.server.logs import Log
 from rollbook.server.metrics import Metrics
 from rollbook.server.queries import KeyRow, Scope, key_by_id, needs_touch, touch_key
-from rollbook.server.queries_keys import ask_key
-from rollbook.server.responses import Problem
+from rollbook.server.queries.keys import ask_key
 from rollbook.server.settings import Settings
-from rollbook.server.tables import now_us
 
 T = TypeVar("T")
 ScopedWork: TypeAlias = "Callable[[Scope], T]"

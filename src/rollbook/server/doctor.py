@@ -8,11 +8,11 @@ from contextlib import closing
 
 import sqlalchemy as sa
 
-from rollbook.contracts.check import Finding
+from rollbook.contracts.rl.check import Finding
 from rollbook.errors import RollbookError
-from rollbook.server.blobs import BlobError, open_blobs
-from rollbook.server.database_checks import examine_database
-from rollbook.server.db import NOBODY, Database, Tenant
+from rollbook.server.blobs.interface import BlobError, open_blobs
+from rollbook.server.db.checks import examine_database
+from rollbook.server.db.engine import NOBODY, Database, Tenant
 from rollbook.server.queries import Scope, Usage, organisation_ids
 from rollbook.server.settings import Settings
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow
     import zarr
 
-    from rollbook.store.validate import RolloutZarrValidationResult
+    from rollbook.store.checks.validate import RolloutZarrValidationResult
 
 Array = NDArray[Any]
 
@@ -271,22 +271,22 @@ class RolloutZarrStoreReader:
 
     def to_arrow(self, table: str, columns: Sequence[str] | None = None) -> pyarrow.Table:
         """A table as Arrow, over the mapped columns; codes become words."""
-        from rollbook.store.frames import arrow_table
+        from rollbook.store.audit.frames import arrow_table
 
         return arrow_table(self, table, columns)
 
     def to_pandas(self, table: str, columns: Sequence[str] | None = None) -> pandas.DataFrame:
-        from rollbook.store.frames import pandas_frame
+        from rollbook.store.audit.frames import pandas_frame
 
         return pandas_frame(self, table, columns)
 
     def to_polars(self, table: str, columns: Sequence[str] | None = None) -> polars.DataFrame:
-        from rollbook.store.frames import polars_frame
+        from rollbook.store.audit.frames import polars_frame
 
         return polars_frame(self, table, columns)
 
     def validate(self, *, deep: bool = False) -> RolloutZarrValidationResult:
-        from rollbook.store.validate import validate_rollout_zarr_store
+        from rollbook.store.checks.validate import validate_rollout_zarr_store
 
         return validate_rollout_zarr_store(self.local(""), deep=deep)
 

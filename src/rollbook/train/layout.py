@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.contracts.batch import TrainerBatch
-from rollbook.contracts.columns import Offsets, Rows
-from rollbook.contracts.rollout import RolloutTable
-from rollbook.contracts.sample import Column
-from rollbook.contracts.staleness import TokenStaleness
+from rollbook.contracts.rl.batch import TrainerBatch
+from rollbook.contracts.rl.columns import Offsets, Rows
+from rollbook.contracts.rl.rollout import RolloutTable
+from rollbook.contracts.rl.sample import Column
+from rollbook.contracts.rl.staleness import TokenStaleness
 from rollbook.errors import ColumnLengthMismatch, EmptyTrainerBatch, InvalidNumber
 
 PADDING: Mapping[str, float] = {

@@ -1,0 +1,334 @@
+"""AdmissionWindow: the ledger of one window. What was submitted, where it stands now, and who let it through."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from rollbook.contracts.rl.admission import (
+    Admission,
+    OffPolicyBudget,
+    Times,
+    U64s,
+    admit,
+    check_names,
+    observation_times,
+)
+from rollbook.contracts.rl.admission_receipt import (
+    OUTCOMES,
+    AdmissionOutcome,
+    RolloutAdmissionReceipt,
+    RolloutIngestionTelemetry,
+)
+from rollbook.contracts.rl.decode import compare, decode
+from rollbook.contracts.rl.policy import PolicyRevision
+from rollbook.contracts.rl.record import Record, checked_type
+from rollbook.contracts.rl.rollout import RolloutTable
+from rollbook.contracts.rl.rules import STRICT, ContractRules
+from rollbook.digest import digest_of
+from rollbook.errors import (
+    ColumnSetMismatch,
+    DuplicateRolloutArtifact,
+    EmptyId,
+    InvalidValue,
+    NotQuarantined,
+    PayloadDropped,
+    UnknownArtifact,
+)
+
+DECISION_DOMAIN = "rollbook.release_decision.v2"
+_RELEASED = "released"
+
+
+class ReleaseDecision(Record, frozen=True, kw_only=True):
+    """Who let a quarantined rollout into training, and why."""
+
+    run_id: str
+    stage_id: str
+    window_id: str
+    artifact_id: str
+    content_digest: str
+    """Of the artifact: the receipt's own digest does not cover all of it."""
+    receipt_digest: str
+    decided_by: str
+    reason: str
+    decided_at_ms: int
+    decision_digest: str
+    """Covers every other field."""
+
+    def __post_init__(self) -> None:
+        record = f"release of {self.artifact_id!r}"
+        texts = [name for name in self.__struct_fields__ if name != "decided_at_ms"]
+        self._check_texts(record, *texts)
+        self._check_ints(record, "decided_at_ms")
+        if not self.decided_by:
+            raise EmptyId(record=record, field="decided_by")
+        if not self.reason.strip():
+            raise InvalidValue(
+                record=record, field="reason", value="empty", expected="words someone can weigh"
+            )
+
+    def verify(self) -> None:
+        compare(self.artifact_id, "decision_digest", self.decision_digest, decision_digest(self))
+
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, data: bytes | str, *, source: str = "JSON") -> ReleaseDecision:
+        """The decision, its digest computed anew and compared."""
+        decision = decode(data, cls, source)
+        decision.verify()
+        return decision
+
+
+def decision_digest(decision: ReleaseDecision) -> str:
+    fields = decision.plain()
+    del fields["decision_digest"]
+    return digest_of(DECISION_DOMAIN, fields)
+
+
+class StandingCounts(Record, frozen=True, kw_only=True):
+    """`submitted` is the sum of the others: every rollout stands in exactly one place."""
+
+    submitted: int
+    accepted_exact: int
+    accepted_off_policy: int
+    released: int
+    """Quarantined on their receipt, accepted since."""
+    quarantined: int
+    """Still held back."""
+    discarded: int
+
+
+class WindowAccounting(Record, frozen=True, kw_only=True):
+    """Where everything that was submitted to a window stands now."""
+
+    rollouts: StandingCounts
+    tokens: StandingCounts
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """What a window remembers of one artifact."""
+
+    receipt: RolloutAdmissionReceipt
+    content_digest: bytes
+    row: int | None
+    """Among the payloads kept; None when the payload was dropped."""
+    released: bool = False
+
+    @property
+    def standing(self) -> str:
+        return _RELEASED if self.released else self.receipt.outcome
+
+
+class AdmissionWindow:
+    """The ledger of one window: each artifact is judged once, and every payload is accounted for.
+
+    Payloads of discarded rollouts are dropped and only their receipts stay, unless `retain_discarded`.
+    """
+
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        stage_id: str,
+        window_id: str,
+        target_revision: PolicyRevision,
+        budget: OffPolicyBudget,
+        retain_discarded: bool = False,
+        rules: ContractRules = STRICT,
+    ) -> None:
+        checked_type(target_revision, PolicyRevision, "admission window", "target_revision")
+        checked_type(budget, OffPolicyBudget, "admission window", "budget")
+        check_names(rules, run_id=run_id, stage_id=stage_id, window_id=window_id)
+        self.run_id = run_id
+        self.stage_id = stage_id
+        self.window_id = window_id
+        self.target_revision = target_revision
+        self.budget = budget
+        self.retain_discarded = retain_discarded
+        self.rules = rules
+        self._entries: dict[str, _Entry] = {}
+        self._payloads: list[RolloutTable] = []
+        self._kept = 0
+        self._sample_names: tuple[str, ...] | None = None
+        self._rollouts = [0] * len(OUTCOMES)
+        self._tokens = [0] * len(OUTCOMES)
+        self._decisions: list[ReleaseDecision] = []
+
+    # ------------------------------------------------------------------------------- submitting
+
+    def submit(self, table: RolloutTable, observed_at_ms: Times) -> Admission:
+        """Admits the rollouts and keeps the books; a refusal leaves them as they were.
+
+        An artifact submitted before, unchanged, keeps its first receipt and is not counted again.
+        """
+        checked_type(table, RolloutTable, "submission", "table")
+        self._refuse_other_columns(table)
+        times = observation_times(observed_at_ms, table)
+        new = self._new_rows(table, times)
+        admission = admit(
+            table,
+            self.target_revision,
+            self.budget,
+            run_id=self.run_id,
+            stage_id=self.stage_id,
+            window_id=self.window_id,
+            observed_at_ms=times,
+            rules=self.rules,
+        )
+        self._record(admission, new)
+        return admission
+
+    def _refuse_other_columns(self, table: RolloutTable) -> None:
+        """Payloads become one table when read: too late to refuse one that does not fit the others."""
+        names = table.columns.sample_names
+        if len(table) and self._sample_names not in (None, names):
+            raise ColumnSetMismatch(
+                artifact_id=table[0].artifact_id,
+                expected=", ".join(self._sample_names or ()),
+                actual=", ".join(names),
+            )
+
+    def _new_rows(self, table: RolloutTable, times: U64s) -> list[int]:
+        """Rows not seen before. The others get the time they were first seen at, and so their first receipt."""
+        digests = [digest.tobytes() for digest in table.content_digests]
+        first_rows: dict[str, int] = {}
+        for row, artifact_id in enumerate(table.columns.artifact_id):
+            entry = self._entries.get(artifact_id)
+            if entry is None:
+                first = first_rows.setdefault(artifact_id, row)
+                digest, time = digests[first], int(times[first])
+            else:
+                digest, time = entry.content_digest, entry.receipt.observed_at_ms
+            if digest != digests[row]:
+                raise DuplicateRolloutArtifact(batch_id=self.window_id, artifact_id=artifact_id)
+            times[row] = time
+        return list(first_rows.values())
+
+    def _record(self, admission: Admission, new: list[int]) -> None:
+        """Whatever can fail comes before the first change."""
+        table = admission.table
+        receipts = [admission.receipt(row) for row in new]
+        kept = [
+            row
+            for row, receipt in zip(new, receipts, strict=True)
+            if self.retain_discarded or receipt.outcome != AdmissionOutcome.DISCARDED
+        ]
+        whole = len(kept) == len(table)
+        payloads = [table if whole else _owned(table.take(kept))] if kept else []
+        places = dict(zip(kept, itertools.count(self._kept), strict=False))
+
+        for row, receipt in zip(new, receipts, strict=True):
+            digest = table.content_digests[row].tobytes()
+            self._entries[receipt.artifact_id] = _Entry(receipt, digest, places.get(row))
+            self._rollouts[OUTCOMES.index(receipt.outcome)] += 1
+            self._tokens[OUTCOMES.index(receipt.outcome)] += receipt.token_count
+        if new:
+            self._sample_names = table.columns.sample_names
+        self._payloads += payloads
+        self._kept += len(kept)
+
+    # --------------------------------------------------------------------------------- deciding
+
+    def release(
+        self, artifact_id: str, *, decided_by: str, reason: str, decided_at_ms: int
+    ) -> ReleaseDecision:
+        """Lets a quarantined rollout join the accepted. The receipt stays what it was; the decision is recorded."""
+        entry = self._entry(artifact_id)
+        if entry.standing != AdmissionOutcome.QUARANTINED:
+            raise NotQuarantined(artifact_id=artifact_id, outcome=entry.standing)
+        undigested = ReleaseDecision(
+            run_id=self.run_id,
+            stage_id=self.stage_id,
+            window_id=self.window_id,
+            artifact_id=artifact_id,
+            content_digest=entry.content_digest.hex(),
+            receipt_digest=entry.receipt.receipt_digest,
+            decided_by=decided_by,
+            reason=reason,
+            decided_at_ms=decided_at_ms,
+            decision_digest="",
+        )
+        decision = msgspec.structs.replace(undigested, decision_digest=decision_digest(undigested))
+        entry.released = True
+        self._decisions.append(decision)
+        return decision
+
+    @property
+    def decisions(self) -> tuple[ReleaseDecision, ...]:
+        return tuple(self._decisions)
+
+    # ---------------------------------------------------------------------------------- reading
+
+    def receipt(self, artifact_id: str) -> RolloutAdmissionReceipt:
+        return self._entry(artifact_id).receipt
+
+    def receipts(self) -> tuple[RolloutAdmissionReceipt, ...]:
+        """One per artifact, in the order of their first submission."""
+        return tuple(entry.receipt for entry in self._entries.values())
+
+    def accepted(self) -> RolloutTable:
+        """Accepted and released rollouts, in the order of their first submission."""
+        return self._standing(*OUTCOMES[:2], _RELEASED)
+
+    def quarantined(self) -> RolloutTable:
+        return self._standing(AdmissionOutcome.QUARANTINED)
+
+    def discarded(self) -> RolloutTable:
+        """Raises PayloadDropped when there were any and they were not retained."""
+        return self._standing(AdmissionOutcome.DISCARDED)
+
+    @property
+    def telemetry(self) -> RolloutIngestionTelemetry:
+        return RolloutIngestionTelemetry.of(self._rollouts, self._tokens)
+
+    def accounting(self) -> WindowAccounting:
+        released = [self._entries[each.artifact_id].receipt for each in self._decisions]
+        return WindowAccounting(
+            rollouts=_standing_counts(len(self._entries), self._rollouts, len(released)),
+            tokens=_standing_counts(
+                sum(self._tokens), self._tokens, sum(each.token_count for each in released)
+            ),
+        )
+
+    def _entry(self, artifact_id: str) -> _Entry:
+        entry = self._entries.get(artifact_id)
+        if entry is None:
+            raise UnknownArtifact(artifact_id=artifact_id, where=f"window {self.window_id!r}")
+        return entry
+
+    def _standing(self, *standings: str) -> RolloutTable:
+        rows = []
+        for artifact_id, entry in self._entries.items():
+            if entry.standing in standings:
+                if entry.row is None:
+                    raise PayloadDropped(artifact_id=artifact_id)
+                rows.append(entry.row)
+        # joined once: the next reader finds one table
+        self._payloads = [RolloutTable.concat(self._payloads)]
+        return self._payloads[0].take(rows)
+
+
+def _owned(table: RolloutTable) -> RolloutTable:
+    """A copy that does not keep the table it was taken from in memory."""
+    samples = {name: column.copy() for name, column in table.samples.items()}
+    columns = replace(table.columns, samples=samples).sealed()
+    return RolloutTable(columns, table.artifact_digests, table.content_digests)
+
+
+def _standing_counts(submitted: int, by_outcome: Sequence[int], released: int) -> StandingCounts:
+    exact, off_policy, quarantined, discarded = by_outcome
+    return StandingCounts(
+        submitted=submitted,
+        accepted_exact=exact,
+        accepted_off_policy=off_policy,
+        released=released,
+        quarantined=quarantined - released,
+        discarded=discarded,
+    )

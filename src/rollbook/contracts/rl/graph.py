@@ -1,0 +1,470 @@
+"""LineageGraph: revisions by their parents, the artifacts they made, and the batches made of those.
+
+Every add is checked whole before any of it is kept, so a refused add leaves the graph as it was. Records may come
+in any order: a parent or an artifact that was named but not added yet is listed as missing, never made up.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from rollbook.contracts.rl.batch import TrainerBatch, revision_conflict
+from rollbook.contracts.rl.dot import dot_node
+from rollbook.contracts.rl.graph_nodes import (
+    ArtifactNode,
+    BatchNode,
+    BatchUse,
+    Drift,
+    LineageWalk,
+    NamedArtifact,
+    RevisionKey,
+)
+from rollbook.contracts.rl.policy import PolicyRevision, merged
+from rollbook.contracts.rl.record import Record, checked_type
+from rollbook.contracts.rl.rollout import RolloutArtifact, RolloutTable
+from rollbook.contracts.rl.table_digests import Digests, table_root
+from rollbook.errors import (
+    DigestMismatch,
+    LineageCycle,
+    UnknownArtifact,
+    UnknownBatch,
+    UnknownRevision,
+)
+
+_LONGEST_CYCLE_SHOWN = 16
+_ARTIFACT_DIGESTS = ("artifact_digest", "content_digest")
+_BATCH_DIGESTS = ("batch_digest", "content_digest")
+
+
+_Key = TypeVar("_Key", str, RevisionKey)
+_Value = TypeVar("_Value")
+_Described = Iterable[tuple[PolicyRevision, str | None]]
+"""Descriptions of revisions, each with the artifact that brought it, if one did."""
+
+
+class LineageGraph:
+    """Where everything came from. Grows only; asks no order of its adds."""
+
+    def __init__(self) -> None:
+        self._revisions: dict[RevisionKey, PolicyRevision] = {}
+        self._children: defaultdict[RevisionKey, list[RevisionKey]] = defaultdict(list)
+        # some ancestor of each revision that names a parent: the shortcuts `_top` takes
+        self._above: dict[RevisionKey, RevisionKey] = {}
+        self._artifacts: dict[str, ArtifactNode] = {}
+        self._artifacts_of: defaultdict[RevisionKey, list[str]] = defaultdict(list)
+        self._batches: dict[str, BatchNode] = {}
+        self._batches_naming: defaultdict[str, list[str]] = defaultdict(list)
+        self._uses: defaultdict[RevisionKey, list[BatchUse]] = defaultdict(list)
+
+    def __repr__(self) -> str:
+        return (
+            f"LineageGraph({len(self._revisions)} revisions, {len(self._artifacts)} artifacts, "
+            f"{len(self._batches)} batches)"
+        )
+
+    # ------------------------------------------------------------------------------------- adding
+
+    def add_revision(self, revision: PolicyRevision) -> None:
+        """Joins it with what is known of the same revision; refuses contradictions and cycles."""
+        checked_type(revision, PolicyRevision, "lineage graph", "revision")
+        self._keep_revisions(self._checked_revisions("lineage graph", [(revision, None)]))
+
+    def add_artifact(self, artifact: RolloutArtifact) -> None:
+        checked_type(artifact, RolloutArtifact, "lineage graph", "artifact")
+        revision = artifact.source_policy_revision
+        node = ArtifactNode(
+            artifact_id=artifact.artifact_id,
+            artifact_digest=artifact.artifact_digest,
+            content_digest=artifact.content_digest,
+            revision=RevisionKey.of(revision),
+            environment=artifact.environment,
+            task_id=artifact.task_id,
+        )
+        self._add_artifacts([node], [(revision, node.artifact_id)])
+
+    def add_table(self, table: RolloutTable) -> None:
+        """All its artifacts or, when one is refused, none."""
+        checked_type(table, RolloutTable, "lineage graph", "table")
+        self._add_artifacts(_nodes_of(table), _revisions_of(table))
+
+    def _add_artifacts(self, nodes: Iterable[ArtifactNode], described: _Described) -> None:
+        fresh = self._fresh_artifacts(nodes)
+        self._keep_revisions(self._checked_revisions("lineage graph", described))
+        self._artifacts.update(fresh)
+        for artifact_id, node in fresh.items():
+            self._artifacts_of[node.revision].append(artifact_id)
+
+    def _fresh_artifacts(self, nodes: Iterable[ArtifactNode]) -> dict[str, ArtifactNode]:
+        fresh: dict[str, ArtifactNode] = {}
+        for node in nodes:
+            known = self._artifacts.get(node.artifact_id)
+            if known is None:
+                fresh[node.artifact_id] = node
+            else:
+                _refuse_other(node.artifact_id, _ARTIFACT_DIGESTS, known, node)
+        return fresh
+
+    def add_batch(self, batch: TrainerBatch) -> None:
+        """Hashes it anew first: what a walk says about a batch is only as true as its digests."""
+        checked_type(batch, TrainerBatch, "lineage graph", "batch")
+        batch.verify()
+        node, known = BatchNode.of(batch), self._batches.get(batch.batch_id)
+        if known is not None:
+            _refuse_other(batch.batch_id, _BATCH_DIGESTS, known, node)
+            return
+        lineage = batch.policy_lineage
+        described = [(each, None) for each in (lineage.target_revision, *lineage.source_revisions)]
+        self._keep_revisions(self._checked_revisions(f"batch {batch.batch_id!r}", described))
+        self._keep_batch(node)
+
+    def _keep_batch(self, node: BatchNode) -> None:
+        self._batches[node.batch_id] = node
+        self._uses[node.target_revision].append(BatchUse(node.batch_id, "target"))
+        for source in node.source_revisions:
+            self._uses[source].append(BatchUse(node.batch_id, "source"))
+        for artifact_id in node.rollout_ids:
+            self._batches_naming[artifact_id].append(node.batch_id)
+
+    def _checked_revisions(
+        self, record: str, described: _Described
+    ) -> dict[RevisionKey, PolicyRevision]:
+        """What the graph would then know of these revisions, or the refusal; changes nothing."""
+        joined: dict[RevisionKey, PolicyRevision] = {}
+        for revision, artifact_id in described:
+            key = RevisionKey.of(revision)
+            known = joined.get(key) or self._revisions.get(key)
+            if known is None:
+                joined[key] = revision
+            if known is None or known == revision:
+                continue
+            conflict = revision_conflict(record, artifact_id, known, revision)
+            if conflict is not None:
+                raise conflict
+            joined[key] = merged(known, revision)
+        self._refuse_cycles(joined)
+        return joined
+
+    def _keep_revisions(self, joined: dict[RevisionKey, PolicyRevision]) -> None:
+        for key, parent in self._new_links(joined).items():
+            self._children[parent].append(key)
+            self._above[key] = parent
+        self._revisions.update(joined)
+
+    # ------------------------------------------------------------------------------------- cycles
+
+    def _new_links(
+        self, joined: dict[RevisionKey, PolicyRevision]
+    ) -> dict[RevisionKey, RevisionKey]:
+        """Parents that these descriptions add. A revision gets its parent once and keeps it."""
+        links = {}
+        for key, revision in joined.items():
+            parent = RevisionKey.of_parent(revision)
+            if parent is not None and key not in self._above:
+                links[key] = parent
+        return links
+
+    def _refuse_cycles(self, joined: dict[RevisionKey, PolicyRevision]) -> None:
+        """A revision that gets a parent now is the top of its tree, so a cycle is a loop among tops. Each is
+        passed once, so many new revisions cost no more together than one by one."""
+        links = self._new_links(joined)
+        settled: set[RevisionKey] = set()
+        for start in links:
+            passed: set[RevisionKey] = set()
+            at = start
+            while at in links and at not in settled:
+                if at in passed:
+                    raise self._cycle(at, joined)
+                passed.add(at)
+                at = self._top(links[at])
+            settled |= passed
+
+    def _top(self, key: RevisionKey) -> RevisionKey:
+        """The last revision up the parents, itself known or not. What was passed is linked straight to it, so
+        that long chains are not climbed again for every add (the find of union-find)."""
+        top = key
+        while top in self._above:
+            top = self._above[top]
+        while key != top:
+            self._above[key], key = top, self._above[key]
+        return top
+
+    def _cycle(self, start: RevisionKey, joined: dict[RevisionKey, PolicyRevision]) -> LineageCycle:
+        path = [start.revision_id]
+        parent = RevisionKey.of_parent(joined[start])
+        while parent is not None and parent != start:
+            path.append(parent.revision_id)
+            parent = RevisionKey.of_parent(joined.get(parent) or self._revisions[parent])
+        path.append(start.revision_id)
+        if len(path) > _LONGEST_CYCLE_SHOWN:
+            half = _LONGEST_CYCLE_SHOWN // 2
+            path[half:-half] = [f"({len(path) - 2 * half} more)"]
+        return LineageCycle(
+            policy_family=start.policy_family,
+            revision_id=start.revision_id,
+            path=" → ".join(path),
+        )
+
+    # ---------------------------------------------------------------------------------- revisions
+
+    def revision(self, policy_family: str, revision_id: str) -> PolicyRevision:
+        """All that is known of it."""
+        return self._known(RevisionKey(policy_family=policy_family, revision_id=revision_id))
+
+    def _known(self, key: RevisionKey) -> PolicyRevision:
+        revision = self._revisions.get(key)
+        if revision is None:
+            raise UnknownRevision(policy_family=key.policy_family, revision_id=key.revision_id)
+        return revision
+
+    def missing_parents(self) -> tuple[RevisionKey, ...]:
+        """Named as a parent, not added yet; in order."""
+        return tuple(sorted(self._children.keys() - self._revisions.keys()))
+
+    def parents(self, policy_family: str, revision_id: str) -> tuple[PolicyRevision, ...]:
+        """None or one; a missing parent is not made up."""
+        return tuple(islice(self._climb(self.revision(policy_family, revision_id)), 1))
+
+    def ancestors(self, policy_family: str, revision_id: str) -> tuple[PolicyRevision, ...]:
+        """Nearest first, as far as they are known."""
+        return tuple(self._climb(self.revision(policy_family, revision_id)))
+
+    def _climb(self, revision: PolicyRevision) -> Iterator[PolicyRevision]:
+        at: PolicyRevision | None = revision
+        while at is not None:
+            parent = RevisionKey.of_parent(at)
+            at = None if parent is None else self._revisions.get(parent)
+            if at is not None:
+                yield at
+
+    def descendants(self, policy_family: str, revision_id: str) -> tuple[PolicyRevision, ...]:
+        """Nearest first; those equally near in order of their ids."""
+        found: list[RevisionKey] = []
+        level = [RevisionKey.of(self.revision(policy_family, revision_id))]
+        while level:
+            level = sorted(child for key in level for child in self._children.get(key, ()))
+            found += level
+        return tuple(self._revisions[key] for key in found)
+
+    def is_ancestor(self, ancestor: RevisionKey, descendant: RevisionKey) -> bool:
+        """Whether `descendant` came from `ancestor`; no revision is its own ancestor."""
+        return self._distance(self._known(descendant), self._known(ancestor)) is not None
+
+    def drift(self, target: RevisionKey, source: RevisionKey) -> Drift | None:
+        """By revision numbers where both have one, since those are what the producers say; else by parents. None
+        where that does not lead from `target` back to `source`."""
+        ahead, behind = self._known(target), self._known(source)
+        if None in (ahead.revision_number, behind.revision_number):
+            steps = 0 if target == source else self._distance(ahead, behind)
+            return None if steps is None else Drift(steps, "graph_distance")
+        numbers = ahead.revision_drift_from(behind)
+        return None if numbers is None else Drift(numbers, "revision_number")
+
+    def _distance(self, below: PolicyRevision, above: PolicyRevision) -> int | None:
+        for steps, revision in enumerate(self._climb(below), 1):
+            if revision is above:
+                return steps
+        return None
+
+    # ---------------------------------------------------------------------- artifacts and batches
+
+    def artifact(self, artifact_id: str) -> ArtifactNode:
+        node = self._artifacts.get(artifact_id)
+        if node is None:
+            raise UnknownArtifact(artifact_id=artifact_id, where="the lineage graph")
+        return node
+
+    def batch(self, batch_id: str) -> BatchNode:
+        node = self._batches.get(batch_id)
+        if node is None:
+            raise UnknownBatch(batch_id=batch_id)
+        return node
+
+    def batches_of_artifact(self, artifact_id: str) -> tuple[str, ...]:
+        """Ids of the batches that name it, in order; it need not have been added itself."""
+        if artifact_id not in self._batches_naming:
+            self.artifact(artifact_id)
+        return tuple(sorted(set(self._batches_naming.get(artifact_id, ()))))
+
+    def batches_of_revision(self, policy_family: str, revision_id: str) -> tuple[BatchUse, ...]:
+        """Batches that are for it or have rollouts of it, in order of their ids."""
+        key = RevisionKey.of(self.revision(policy_family, revision_id))
+        return tuple(sorted(self._uses.get(key, ())))
+
+    def artifacts_of_revision(self, policy_family: str, revision_id: str) -> tuple[str, ...]:
+        """Ids of the artifacts it made, in order."""
+        key = RevisionKey.of(self.revision(policy_family, revision_id))
+        return tuple(sorted(self._artifacts_of.get(key, ())))
+
+    def artifacts_of_batch(self, batch_id: str) -> tuple[str, ...]:
+        """Ids in batch order, also of artifacts that were not added."""
+        return self.batch(batch_id).rollout_ids
+
+    def walk(self, batch_id: str) -> LineageWalk:
+        """From a batch to its artifacts, their revisions with all ancestors, and their checkpoints."""
+        batch = self.batch(batch_id)
+        artifacts, unknown = self._artifacts_named_by(batch)
+        if not unknown:
+            _refuse_other_root(batch, artifacts)
+        starts = [batch.target_revision, *batch.source_revisions]
+        revisions, missing = self._ancestry([*starts, *(each.revision for each in artifacts)])
+        return LineageWalk(
+            batch_id=batch.batch_id,
+            batch_digest=batch.batch_digest,
+            target_revision=batch.target_revision,
+            source_revisions=batch.source_revisions,
+            artifacts=tuple(artifacts),
+            unknown_artifacts=tuple(unknown),
+            revisions=tuple(revisions),
+            missing_parents=tuple(missing),
+        )
+
+    def _artifacts_named_by(
+        self, batch: BatchNode
+    ) -> tuple[list[ArtifactNode], list[NamedArtifact]]:
+        artifacts, unknown = [], []
+        for artifact_id, digest in zip(batch.rollout_ids, batch.rollout_digests, strict=True):
+            node = self._artifacts.get(artifact_id)
+            named = NamedArtifact(artifact_id=artifact_id, artifact_digest=digest)
+            if node is None:
+                unknown.append(named)
+            else:
+                _refuse_other(artifact_id, ("artifact_digest",), named, node)
+                artifacts.append(node)
+        return artifacts, unknown
+
+    def _ancestry(
+        self, starts: Iterable[RevisionKey]
+    ) -> tuple[Iterable[PolicyRevision], list[RevisionKey]]:
+        """Each line is climbed until it ends or meets one climbed before."""
+        found: dict[RevisionKey, PolicyRevision] = {}
+        missing: set[RevisionKey] = set()
+        for start in starts:
+            at: RevisionKey | None = start
+            while at is not None and at not in found:
+                revision = self._revisions.get(at)
+                if revision is None:
+                    missing.add(at)
+                    break
+                found[at] = revision
+                at = RevisionKey.of_parent(revision)
+        return found.values(), sorted(missing)
+
+    # ------------------------------------------------------------------------------------- export
+
+    def to_json(self) -> bytes:
+        """The same bytes for the same content, whatever order it was added in."""
+        return msgspec.json.encode(
+            {
+                "revisions": _by_key(self._revisions),
+                "missing_parents": self.missing_parents(),
+                "artifacts": _by_key(self._artifacts),
+                "batches": _by_key(self._batches),
+            }
+        )
+
+    def to_dot(self) -> str:
+        """Graphviz text. Ellipses are revisions, notes artifacts, boxes batches; dashed is what was named but not
+        added, and a link from an artifact that is not the one its batch names."""
+        return "\n".join(["digraph lineage {", "  rankdir=LR;", *self._dot_lines(), "}", ""])
+
+    def _dot_lines(self) -> Iterator[str]:
+        """Nodes are numbered in order, since ids of different kinds may be the same text."""
+        revisions = _numbered("r", self._revisions.keys() | self._children.keys())
+        artifacts = _numbered("a", self._artifacts.keys() | self._batches_naming.keys())
+        batches = _numbered("b", self._batches)
+        for key, name in revisions.items():
+            label = f"{key.policy_family}\n{key.revision_id}"
+            yield dot_node(name, "ellipse", label, known=key in self._revisions)
+        for artifact_id, name in artifacts.items():
+            yield dot_node(name, "note", artifact_id, known=artifact_id in self._artifacts)
+        for batch_id, name in batches.items():
+            yield dot_node(name, "box", batch_id, known=True)
+        for key, name in revisions.items():
+            for child in sorted(self._children.get(key, ())):
+                yield f"  {name} -> {revisions[child]};"
+            for artifact_id in sorted(self._artifacts_of.get(key, ())):
+                yield f"  {name} -> {artifacts[artifact_id]};"
+        for batch_id, name in batches.items():
+            batch = self._batches[batch_id]
+            for artifact_id, digest in zip(batch.rollout_ids, batch.rollout_digests, strict=True):
+                node = self._artifacts.get(artifact_id)
+                other = node is not None and node.artifact_digest != digest
+                yield f"  {artifacts[artifact_id]} -> {name}{' [style=dashed]' if other else ''};"
+            yield f"  {name} -> {revisions[batch.target_revision]};"
+
+
+def _refuse_other(record_id: str, digests: Iterable[str], known: Record, offered: Record) -> None:
+    """One id is one content: raises DigestMismatch for the first of `digests` that differs."""
+    for field in digests:
+        recorded, computed = getattr(known, field), getattr(offered, field)
+        if recorded != computed:
+            raise DigestMismatch(
+                record_id=record_id, field=field, recorded=recorded, computed=computed
+            )
+
+
+def _refuse_other_root(batch: BatchNode, artifacts: list[ArtifactNode]) -> None:
+    """v1 digests leave out prompts, masks and more. The root binds those too, but only all rollouts together."""
+    if batch.rollouts_root is None:
+        return
+    content = bytes.fromhex("".join(node.content_digest for node in artifacts))
+    computed = table_root(np.frombuffer(content, np.uint8).reshape(len(artifacts), 32))
+    if computed != batch.rollouts_root:
+        raise DigestMismatch(
+            record_id=batch.batch_id,
+            field="rollouts_root",
+            recorded=batch.rollouts_root,
+            computed=computed,
+        )
+
+
+def _nodes_of(table: RolloutTable) -> Iterator[ArtifactNode]:
+    columns = table.columns
+    keys = [RevisionKey.of(revision) for revision in columns.revisions]
+    for artifact_id, task_id, artifact_digest, content_digest, revision, environment in zip(
+        columns.artifact_id,
+        columns.task_id,
+        _hex_rows(table.artifact_digests),
+        _hex_rows(table.content_digests),
+        columns.revision_index.tolist(),
+        columns.environment_index.tolist(),
+        strict=True,
+    ):
+        yield ArtifactNode(
+            artifact_id=artifact_id,
+            artifact_digest=artifact_digest,
+            content_digest=content_digest,
+            revision=keys[revision],
+            environment=columns.environments[environment],
+            task_id=task_id,
+        )
+
+
+def _hex_rows(digests: Digests) -> list[str]:
+    """Hex of every row, made from one pass over the bytes."""
+    width = 2 * digests.shape[1]
+    text = digests.tobytes().hex()
+    return [text[at : at + width] for at in range(0, len(text), width)]
+
+
+def _revisions_of(table: RolloutTable) -> _Described:
+    """Each revision of a table once, with the first artifact it made."""
+    codes, rows = np.unique(table.columns.revision_index, return_index=True)
+    return [
+        (table.columns.revisions[code], table.columns.artifact_id[row])
+        for code, row in zip(codes.tolist(), rows.tolist(), strict=True)
+    ]
+
+
+def _by_key(records: Mapping[_Key, _Value]) -> list[_Value]:
+    return [records[key] for key in sorted(records)]
+
+
+def _numbered(prefix: str, keys: Iterable[_Key]) -> dict[_Key, str]:
+    return {key: f"{prefix}{number}" for number, key in enumerate(sorted(keys))}

@@ -1,0 +1,139 @@
+"""Policies: an identified state of the weights, the checkpoint it came from, and where a batch's samples stem from."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TypeVar
+
+import msgspec
+
+from rollbook.contracts.rl.record import Record, checked_type
+from rollbook.digest import Plain
+
+Described = TypeVar("Described", bound=Record)
+
+
+class CheckpointReference(Record, frozen=True, kw_only=True):
+    """Where the weights of a revision lie, and which cluster state wrote them."""
+
+    checkpoint_family: str
+    stream_id: str
+    manifest_digest: str
+    object_digest: str
+    writer_node_id: str
+    membership_epoch: int
+    cluster_state_digest: str
+    topology_digest: str
+    started_at_ms: int
+    checkpoint_ref: str | None = None
+    step: int | None = None
+    durable_at_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check_texts(
+            "checkpoint",
+            "checkpoint_family",
+            "stream_id",
+            "manifest_digest",
+            "object_digest",
+            "writer_node_id",
+            "cluster_state_digest",
+            "topology_digest",
+            optional=("checkpoint_ref",),
+        )
+        self._check_ints(
+            "checkpoint", "membership_epoch", "started_at_ms", optional=("step", "durable_at_ms")
+        )
+
+
+class PolicyRevision(Record, frozen=True, kw_only=True):
+    """An identified state of a policy's weights."""
+
+    policy_family: str
+    revision_id: str
+    policy_digest: str
+    produced_at_ms: int
+    revision_number: int | None = None
+    parent_revision_id: str | None = None
+    checkpoint: CheckpointReference | None = None
+
+    def __post_init__(self) -> None:
+        record = f"policy revision {self.revision_id!r}"
+        self._check_texts(
+            record,
+            "policy_family",
+            "revision_id",
+            "policy_digest",
+            optional=("parent_revision_id",),
+        )
+        self._check_ints(record, "produced_at_ms", optional=("revision_number",))
+        if self.checkpoint is not None:
+            checked_type(self.checkpoint, CheckpointReference, record, "checkpoint")
+
+    def revision_drift_from(self, source: PolicyRevision) -> int | None:
+        """How many revisions `source` is behind; None where that is not defined (other family, no number, ahead)."""
+        if self.policy_family != source.policy_family:
+            return None
+        if self.revision_number is None or source.revision_number is None:
+            return None
+        drift = self.revision_number - source.revision_number
+        return drift if drift >= 0 else None
+
+
+def conflicting_field(first: Record, second: Record) -> str | None:
+    """The first field in which two descriptions of one thing contradict each other; absence contradicts nothing."""
+    for field in first.__struct_fields__:
+        mine, other = getattr(first, field), getattr(second, field)
+        if isinstance(mine, Record) and isinstance(other, Record):
+            inner = conflicting_field(mine, other)
+            if inner is not None:
+                return f"{field}.{inner}"
+        elif None not in (mine, other) and mine != other:
+            return field
+    return None
+
+
+def merged(first: Described, second: Described) -> Described:
+    """What two descriptions that do not contradict each other say together."""
+    said = {}
+    for field in first.__struct_fields__:
+        mine, other = getattr(first, field), getattr(second, field)
+        if isinstance(mine, Record) and isinstance(other, Record):
+            said[field] = merged(mine, other)
+        elif mine is None:
+            said[field] = other
+    return msgspec.structs.replace(first, **said)
+
+
+def lineage_digest(target: PolicyRevision, sources: tuple[PolicyRevision, ...]) -> str:
+    """v1 recipe, byte-exact. Binds ids and policy digests only; the batch's content digest binds the rest."""
+    pieces = [
+        f"psionic_policy_lineage|{target.policy_family}|target|{target.revision_id}|{target.policy_digest}"
+    ]
+    pieces += [f"|source|{source.revision_id}|{source.policy_digest}" for source in sources]
+    return hashlib.sha256("".join(pieces).encode()).hexdigest()
+
+
+class PolicyRevisionLineage(Record, frozen=True, kw_only=True):
+    """The revision a batch is for and the unique revisions its rollouts came from, in order of their ids."""
+
+    target_revision: PolicyRevision
+    source_revisions: tuple[PolicyRevision, ...]
+    lineage_digest: str
+
+    @classmethod
+    def of(
+        cls, target: PolicyRevision, sources: dict[str, PolicyRevision]
+    ) -> PolicyRevisionLineage:
+        ordered = tuple(sources[revision_id] for revision_id in sorted(sources))
+        return cls(
+            target_revision=target,
+            source_revisions=ordered,
+            lineage_digest=lineage_digest(target, ordered),
+        )
+
+    def plain(self) -> dict[str, Plain]:
+        return {
+            "target_revision": self.target_revision.plain(),
+            "source_revisions": [source.plain() for source in self.source_revisions],
+        }

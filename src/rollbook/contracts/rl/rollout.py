@@ -1,0 +1,475 @@
+"""RolloutTable: many rollouts as columns, each with its digests; RolloutArtifact: a light view of one of them.
+
+A table has one way in (`from_columns`) that refuses what the contracts do not accept and computes both digests.
+A stand-alone artifact is a table of one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rollbook.contracts.rl.build import build_columns
+from rollbook.contracts.rl.columns import (
+    Offsets,
+    Rows,
+    StoredSamples,
+    TableColumns,
+    concat_columns,
+)
+from rollbook.contracts.rl.policy import PolicyRevision
+from rollbook.contracts.rl.provenance import (
+    PROOF_KINDS,
+    TERMINATION_REASONS,
+    EnvironmentPackageKey,
+    LogprobSemantics,
+    RolloutProofReference,
+    RolloutTerminationReason,
+)
+from rollbook.contracts.rl.record import Record
+from rollbook.contracts.rl.rules import STRICT, ContractRules
+from rollbook.contracts.rl.sample import (
+    BASE_COLUMNS,
+    Column,
+    RolloutSample,
+    columns_of,
+)
+from rollbook.contracts.rl.sums import sequential_sums
+from rollbook.contracts.rl.table_checks import table_problems
+from rollbook.contracts.rl.table_digests import (
+    TABLE_DOMAIN,
+    Digests,
+    artifact_digests,
+    content_digests,
+    row_content_digest,
+    table_root,
+)
+from rollbook.digest import merkle_path, merkle_root_from_path
+from rollbook.errors import DigestMismatch, InvalidProof, Refusal, UnknownArtifact
+
+
+class InclusionProof(Record, frozen=True, kw_only=True):
+    """Shows that one rollout is row `index` of the table with root `root`, without the other rollouts."""
+
+    root: str
+    index: int
+    count: int
+    content_digest: str
+    path: tuple[str, ...]
+
+
+def verify_proof(proof: InclusionProof, artifact: RolloutArtifact, root: str) -> None:
+    """Raises InvalidProof unless `artifact`, hashed anew, is in the table whose root the caller trusts."""
+    computed = row_content_digest(artifact.table.columns, artifact.row)
+    if computed.hex() != proof.content_digest:
+        raise InvalidProof(
+            detail=f"artifact {artifact.artifact_id!r} has content digest {computed.hex()}, "
+            f"the proof is for {proof.content_digest}"
+        )
+    try:
+        path = [bytes.fromhex(each) for each in proof.path]
+    except ValueError as error:
+        raise InvalidProof(detail=f"its path is not hexadecimal ({error})") from error
+    reached = merkle_root_from_path(TABLE_DOMAIN, computed, proof.index, proof.count, path)
+    if reached is None:
+        raise InvalidProof(
+            detail=f"its path does not fit row {proof.index} of a table of {proof.count}"
+        )
+    if reached != root:
+        raise InvalidProof(detail=f"it leads to root {reached}, not to {root}")
+
+
+class SampleSequence(Sequence[RolloutSample]):
+    """The samples of one rollout as objects, made when asked for."""
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns["token_id"])
+
+    @overload
+    def __getitem__(self, index: int) -> RolloutSample: ...
+    @overload
+    def __getitem__(self, index: slice) -> SampleSequence: ...
+    def __getitem__(self, index: int | slice) -> RolloutSample | SampleSequence:
+        if isinstance(index, slice):
+            return SampleSequence({name: self._columns[name][index] for name in BASE_COLUMNS})
+        return RolloutSample(**{name: self._columns[name][index].item() for name in BASE_COLUMNS})
+
+
+class RolloutArtifact:
+    """One rollout, digested: what a trainer learns from, with where it came from. Immutable."""
+
+    __slots__ = ("row", "table")
+
+    table: RolloutTable
+    row: int
+
+    def __init__(
+        self,
+        *,
+        artifact_id: str,
+        worker_id: str,
+        environment: EnvironmentPackageKey,
+        task_id: str,
+        source_policy_revision: PolicyRevision,
+        samples: Mapping[str, ArrayLike] | Sequence[RolloutSample],
+        termination_reason: RolloutTerminationReason,
+        created_at_ms: int,
+        proof_references: Sequence[RolloutProofReference] = (),
+        prompt: ArrayLike | None = None,
+        group_id: str | None = None,
+        attempt: int | None = None,
+        logprob_semantics: LogprobSemantics | None = None,
+        rules: ContractRules = STRICT,
+    ) -> None:
+        columns = columns_of(samples)
+        first = next(iter(columns.values()), ())
+        table = RolloutTable.from_columns(
+            artifact_id=[artifact_id],
+            worker_id=[worker_id],
+            environment=[environment],
+            task_id=[task_id],
+            source_policy_revision=[source_policy_revision],
+            offsets=[0, len(first) if hasattr(first, "__len__") else 0],
+            samples=columns,
+            termination_reason=[termination_reason],
+            created_at_ms=[created_at_ms],
+            proof_references=[proof_references],
+            prompt=[prompt],
+            group_id=[group_id],
+            attempt=[attempt],
+            logprob_semantics=[logprob_semantics],
+            rules=rules,
+        )
+        object.__setattr__(self, "table", table)
+        object.__setattr__(self, "row", 0)
+
+    @classmethod
+    def view(cls, table: RolloutTable, row: int) -> RolloutArtifact:
+        artifact = object.__new__(cls)
+        object.__setattr__(artifact, "table", table)
+        object.__setattr__(artifact, "row", row)
+        return artifact
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a RolloutArtifact cannot be changed (tried to set {name!r})")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RolloutArtifact) and self.content_digest == other.content_digest
+
+    def __hash__(self) -> int:
+        return hash(self.content_digest)
+
+    def __repr__(self) -> str:
+        return (
+            f"RolloutArtifact({self.artifact_id!r}, {self.token_count} samples of "
+            f"{self.source_policy_revision.revision_id!r}, {self.artifact_digest[:12]}…)"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _artifact_of, (self.table.take([self.row]),)
+
+    @property
+    def artifact_id(self) -> str:
+        return self.table.columns.artifact_id[self.row]
+
+    @property
+    def worker_id(self) -> str:
+        return self.table.columns.worker_id[self.row]
+
+    @property
+    def task_id(self) -> str:
+        return self.table.columns.task_id[self.row]
+
+    @property
+    def environment(self) -> EnvironmentPackageKey:
+        columns = self.table.columns
+        return columns.environments[int(columns.environment_index[self.row])]
+
+    @property
+    def source_policy_revision(self) -> PolicyRevision:
+        columns = self.table.columns
+        return columns.revisions[int(columns.revision_index[self.row])]
+
+    @property
+    def termination_reason(self) -> RolloutTerminationReason:
+        return TERMINATION_REASONS[int(self.table.columns.termination[self.row])]
+
+    @property
+    def created_at_ms(self) -> int:
+        return int(self.table.columns.created_at_ms[self.row])
+
+    @property
+    def group_id(self) -> str | None:
+        code = int(self.table.columns.group_index[self.row])
+        return None if code < 0 else self.table.columns.groups[code]
+
+    @property
+    def attempt(self) -> int | None:
+        attempt = int(self.table.columns.attempt[self.row])
+        return None if attempt < 0 else attempt
+
+    @property
+    def logprob_semantics(self) -> LogprobSemantics | None:
+        code = int(self.table.columns.semantics_index[self.row])
+        return None if code < 0 else self.table.columns.semantics[code]
+
+    @property
+    def proof_references(self) -> tuple[RolloutProofReference, ...]:
+        columns = self.table.columns
+        bounds = columns.proof_offsets[self.row], columns.proof_offsets[self.row + 1]
+        return tuple(
+            RolloutProofReference(
+                kind=PROOF_KINDS[columns.proof_kind[proof]],
+                digest=columns.proof_digest[proof],
+                reference=columns.proof_reference[proof],
+            )
+            for proof in range(*map(int, bounds))
+        )
+
+    @property
+    def prompt(self) -> NDArray[np.uint32] | None:
+        columns = self.table.columns
+        a, b = columns.prompt_offsets[self.row], columns.prompt_offsets[self.row + 1]
+        return columns.prompt_token_id[a:b] if b > a else None
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """Its samples, column by column: views, nothing is copied."""
+        return self.table.row_samples(self.row)
+
+    @property
+    def samples(self) -> SampleSequence:
+        return SampleSequence(self.columns)
+
+    @property
+    def token_count(self) -> int:
+        offsets = self.table.columns.sample_offsets
+        return int(offsets[self.row + 1] - offsets[self.row])
+
+    @property
+    def reward_sum(self) -> float:
+        """Left-to-right binary32 sum."""
+        return self._sum("reward")
+
+    @property
+    def advantage_sum(self) -> float:
+        return self._sum("advantage")
+
+    def _sum(self, name: str) -> float:
+        values = self.columns[name]
+        return float(sequential_sums(values, np.array([0, len(values)]))[0])
+
+    @property
+    def artifact_digest(self) -> str:
+        return bytes(self.table.artifact_digests[self.row]).hex()
+
+    @property
+    def content_digest(self) -> str:
+        return bytes(self.table.content_digests[self.row]).hex()
+
+
+def _artifact_of(table: RolloutTable) -> RolloutArtifact:
+    return table[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RolloutTable:
+    """Many rollouts as columns. Row i is `table[i]`; arrays are read-only; digests are always there."""
+
+    columns: TableColumns
+    artifact_digests: Digests
+    """v1, one row of 32 bytes per rollout."""
+    content_digests: Digests
+    """v2, likewise."""
+    _rows_by_id: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_columns(cls, *, rules: ContractRules = STRICT, **columns: Any) -> RolloutTable:
+        """Checks the columns (see `build_columns` for their names) and computes both digests."""
+        built = build_columns(**columns)
+        problems = table_problems(built, rules)
+        if problems:
+            raise problems[0]
+        return cls(built, artifact_digests(built), content_digests(built))
+
+    @classmethod
+    def report(cls, *, rules: ContractRules = STRICT, **columns: Any) -> list[Refusal]:
+        """Every problem `from_columns` could raise; columns that do not fit together are reported alone."""
+        try:
+            return table_problems(build_columns(**columns), rules)
+        except Refusal as problem:
+            return [problem]
+
+    @classmethod
+    def from_artifacts(cls, artifacts: Sequence[RolloutArtifact]) -> RolloutTable:
+        """One table of these rollouts, in this order."""
+        if not artifacts:
+            return cls.empty()
+        shared = artifacts[0].table
+        if all(artifact.table is shared for artifact in artifacts):
+            return shared.take([artifact.row for artifact in artifacts])
+        parts = [a.table if len(a.table) == 1 else a.table.take([a.row]) for a in artifacts]
+        return cls.concat(parts)
+
+    @classmethod
+    def empty(cls) -> RolloutTable:
+        return cls.from_columns(
+            artifact_id=[],
+            worker_id=[],
+            environment=[],
+            task_id=[],
+            source_policy_revision=[],
+            offsets=[0],
+            samples={name: [] for name in BASE_COLUMNS},
+            termination_reason=[],
+            created_at_ms=[],
+        )
+
+    @classmethod
+    def concat(cls, tables: Sequence[RolloutTable]) -> RolloutTable:
+        """Rows of all tables in order. Digests travel along; an id may stand only once."""
+        filled = [table for table in tables if len(table)]
+        if not filled:
+            return tables[0] if tables else cls.empty()
+        if len(filled) == 1:
+            return filled[0]
+        joined = cls(
+            concat_columns([table.columns for table in filled]),
+            np.concatenate([table.artifact_digests for table in filled]),
+            np.concatenate([table.content_digests for table in filled]),
+        )
+        joined._refuse_duplicates()
+        return joined
+
+    def _refuse_duplicates(self) -> None:
+        ids = self.columns.artifact_id.all_utf8()
+        if len(set(ids)) < len(ids):
+            raise table_problems(self.columns, ContractRules(strict=False, non_finite="allow"))[0]
+
+    # ---------------------------------------------------------------------------------- reading
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __repr__(self) -> str:
+        return f"RolloutTable({len(self)} rollouts, {self.sample_count} samples)"
+
+    @overload
+    def __getitem__(self, rows: int) -> RolloutArtifact: ...
+    @overload
+    def __getitem__(self, rows: slice) -> RolloutTable: ...
+    def __getitem__(self, rows: int | slice) -> RolloutArtifact | RolloutTable:
+        if isinstance(rows, slice):
+            return self.take(np.arange(len(self))[rows])
+        if not -len(self) <= rows < len(self):
+            raise IndexError(f"row {rows} of a table with {len(self)} rollouts")
+        return RolloutArtifact.view(self, rows % len(self))
+
+    def __iter__(self) -> Iterator[RolloutArtifact]:
+        return (RolloutArtifact.view(self, row) for row in range(len(self)))
+
+    def take(self, rows: ArrayLike) -> RolloutTable:
+        """These rows, in this order; a run of neighbouring rows shares memory with this table."""
+        chosen: Rows = np.asarray(rows, np.int64)
+        return RolloutTable(
+            self.columns.take(chosen), self.artifact_digests[chosen], self.content_digests[chosen]
+        )
+
+    def artifact(self, artifact_id: str) -> RolloutArtifact:
+        if not self._rows_by_id:
+            self._rows_by_id.update(zip(self.columns.artifact_id, range(len(self)), strict=True))
+        row = self._rows_by_id.get(artifact_id)
+        if row is None:
+            raise UnknownArtifact(artifact_id=artifact_id, where=f"a table of {len(self)}")
+        return RolloutArtifact.view(self, row)
+
+    @property
+    def samples(self) -> Mapping[str, Column]:
+        """The sample columns of all rollouts, end to end; `offsets` says where each begins."""
+        return self.columns.samples
+
+    @property
+    def offsets(self) -> Offsets:
+        return self.columns.sample_offsets
+
+    @property
+    def sample_count(self) -> int:
+        return int(self.columns.sample_offsets[-1])
+
+    def row_samples(self, row: int) -> Mapping[str, Column]:
+        start, end = self.columns.sample_offsets[row], self.columns.sample_offsets[row + 1]
+        samples = self.columns.samples
+        if isinstance(samples, StoredSamples) and not samples.all_checked:
+            self._check_stored_row(samples, row)
+            samples = samples.raw
+        return {name: column[start:end] for name, column in samples.items()}
+
+    def _check_stored_row(self, samples: StoredSamples, row: int) -> None:
+        if row in samples.checked_rows:
+            return
+        computed = row_content_digest(replace(self.columns, samples=samples.raw), row)
+        recorded = self.content_digests[row].tobytes()
+        if computed != recorded:
+            raise DigestMismatch(
+                record_id=self.columns.artifact_id[row],
+                field="content_digest",
+                recorded=recorded.hex(),
+                computed=computed.hex(),
+            )
+        samples.checked_rows.add(row)
+
+    def reward_sums(self) -> NDArray[np.float32]:
+        return sequential_sums(self.samples["reward"], self.offsets)
+
+    def advantage_sums(self) -> NDArray[np.float32]:
+        return sequential_sums(self.samples["advantage"], self.offsets)
+
+    # ---------------------------------------------------------------------------------- proving
+
+    @property
+    def root(self) -> str:
+        """Merkle root over the content digests in row order: the identity of the whole table."""
+        return table_root(self.content_digests)
+
+    def prove(self, row: int) -> InclusionProof:
+        """What someone needs, beside the rollout itself, to check that it is in this table."""
+        artifact = self[row]
+        leaves = [digest.tobytes() for digest in self.content_digests]
+        return InclusionProof(
+            root=self.root,
+            index=artifact.row,
+            count=len(self),
+            content_digest=artifact.content_digest,
+            path=tuple(each.hex() for each in merkle_path(leaves, artifact.row)),
+        )
+
+    def verify(self) -> None:
+        """Recomputes every digest from the columns and raises DigestMismatch for the first that differs."""
+        problems = self.digest_problems()
+        if problems:
+            raise problems[0]
+
+    def digest_problems(self) -> list[DigestMismatch]:
+        found = []
+        for name, recorded, compute in (
+            ("artifact_digest", self.artifact_digests, artifact_digests),
+            ("content_digest", self.content_digests, content_digests),
+        ):
+            computed = compute(self.columns)
+            for row in np.flatnonzero((recorded != computed).any(axis=1)).tolist():
+                found.append(
+                    DigestMismatch(
+                        record_id=self.columns.artifact_id[row],
+                        field=name,
+                        recorded=recorded[row].tobytes().hex(),
+                        computed=computed[row].tobytes().hex(),
+                    )
+                )
+        return found

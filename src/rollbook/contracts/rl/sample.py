@@ -1,0 +1,150 @@
+"""Samples: one token or step each. The column list is declared here once; objects exist on demand only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rollbook.contracts.rl.record import U32_MAX, Record, checked_type
+from rollbook.errors import InvalidNumber, InvalidValue, UnknownColumn, WrongColumnType
+
+Column = NDArray[Any]
+
+
+class RolloutRole(IntEnum):
+    """Who produced a sample."""
+
+    POLICY = 0
+    USER = 1
+    TOOL = 2
+    SYSTEM = 3
+    ENVIRONMENT = 4
+
+
+BASE_COLUMNS = ("token_id", "logprob", "reward", "advantage")
+SAMPLE_DTYPES: Mapping[str, np.dtype[Any]] = {
+    "token_id": np.dtype("<u4"),
+    "logprob": np.dtype("<f4"),
+    "reward": np.dtype("<f4"),
+    "advantage": np.dtype("<f4"),
+    # 1 where the sample takes part in the loss
+    "loss_mask": np.dtype("u1"),
+    # a RolloutRole
+    "role": np.dtype("u1"),
+    # counts the turns of a conversation, from 0
+    "turn": np.dtype("<u2"),
+    # revision number of the policy that sampled it, -1 for context nobody sampled
+    "policy_version": np.dtype("<i4"),
+    "temperature": np.dtype("<f4"),
+    "reference_logprob": np.dtype("<f4"),
+    "value": np.dtype("<f4"),
+}
+"""Every sample column in the order digests and files use; the first four are always there."""
+
+LOGPROB_COLUMNS = ("logprob", "reference_logprob")
+_HIGHEST_CODE = {"loss_mask": 1, "role": max(RolloutRole)}
+
+Locate = Callable[[int], str]
+"""Names the artifact and the sample that a flat row belongs to, for messages."""
+
+
+class RolloutSample(Record, frozen=True, kw_only=True):
+    """One token or step. Floats are stored as binary32."""
+
+    token_id: int
+    logprob: float
+    reward: float
+    advantage: float
+
+    def __post_init__(self) -> None:
+        self._check_ints("sample", "token_id", highest=U32_MAX)
+        for field in ("logprob", "reward", "advantage"):
+            checked_type(getattr(self, field), (float, int), "sample", field)
+
+
+def columns_of(samples: Mapping[str, ArrayLike] | Sequence[RolloutSample]) -> Mapping[str, Any]:
+    """Samples given as objects become columns; columns stay what they are."""
+    if isinstance(samples, Mapping):
+        return samples
+    for sample in samples:
+        checked_type(sample, RolloutSample, "samples", "samples")
+    return {name: [getattr(sample, name) for sample in samples] for name in BASE_COLUMNS}
+
+
+def check_column_names(names: Sequence[str]) -> None:
+    for name in names:
+        if name not in SAMPLE_DTYPES:
+            raise UnknownColumn(column=name, known=", ".join(SAMPLE_DTYPES))
+
+
+def as_array(name: str, values: ArrayLike, kinds: str, expected: str) -> Column:
+    """A flat array of one of the numpy `kinds`; an empty list of nothing in particular is welcome."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise WrongColumnType(column=name, expected=expected, actual=str(error)) from error
+    if array.ndim != 1:
+        raise WrongColumnType(column=name, expected=expected, actual=f"{array.ndim} dimensions")
+    if array.dtype.kind not in kinds and array.size:
+        raise WrongColumnType(column=name, expected=expected, actual=str(array.dtype))
+    return array
+
+
+def frozen(array: Column, dtype: np.dtype[Any]) -> Column:
+    """Read-only, contiguous, of `dtype`. Copies what a caller could still write to: digests must stay true."""
+    if array.dtype != dtype or array.flags.writeable or not array.flags.c_contiguous:
+        with np.errstate(over="ignore", invalid="ignore"):
+            array = array.astype(dtype, order="C", copy=True)
+        array.flags.writeable = False
+    return array
+
+
+def sample_column(name: str, values: ArrayLike, locate: Locate) -> Column:
+    """One sample column in its declared type. Integers must fit, floats may round but not overflow."""
+    dtype = SAMPLE_DTYPES[name]
+    if dtype.kind == "f":
+        array = as_array(name, values, "fiu", "numbers")
+        column = frozen(array, dtype)
+        if array.dtype.itemsize > dtype.itemsize:
+            overflow = np.isinf(column) & np.isfinite(array)
+            _refuse_first(overflow, array, name, locate, f"a number that fits {dtype.name}")
+        return column
+    array = as_array(name, values, "iub" if name == "loss_mask" else "iu", "whole numbers")
+    if array.dtype != dtype:
+        limits = np.iinfo(dtype)
+        outside = (array < limits.min) | (array > limits.max) if array.dtype.kind != "b" else None
+        if outside is not None:
+            expected = f"a whole number from {limits.min} to {limits.max}"
+            _refuse_first(outside, array, name, locate, expected)
+    column = frozen(array, dtype)
+    if name == "policy_version" and column.size and column.min() < -1:
+        row = int(np.argmax(column < -1))
+        raise InvalidValue(
+            record=locate(row),
+            field=name,
+            value=str(column[row]),
+            expected="-1 or a revision number",
+        )
+    if name in _HIGHEST_CODE and column.size and column.max() > _HIGHEST_CODE[name]:
+        row = int(np.argmax(column > _HIGHEST_CODE[name]))
+        raise InvalidValue(
+            record=locate(row),
+            field=name,
+            value=str(column[row]),
+            expected=f"a code from 0 to {_HIGHEST_CODE[name]}",
+        )
+    return column
+
+
+def _refuse_first(
+    bad: NDArray[np.bool_], array: Column, name: str, locate: Locate, expected: str
+) -> None:
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise InvalidNumber(
+            record=locate(row), field=name, value=str(array[row]), expected=expected
+        )

@@ -1,0 +1,132 @@
+"""TokenStaleness: how old each token is against a target version, and what a trainer should make of it.
+
+A rollout sampled across a weight update holds tokens of several versions. The artifacts stay what they are, so
+that their digests stay true; the trainer export takes weights and keep flags from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.contracts.rl.record import Record, checked_int, checked_type
+from rollbook.contracts.rl.rollout import RolloutTable
+from rollbook.digest import Plain
+from rollbook.errors import InvalidNumber, InvalidValue, MissingColumn
+
+StalenessMode = Literal["drop", "mask", "down_weight"]
+_MODES = get_args(StalenessMode)
+_HIGHEST_VERSION = np.iinfo(np.int32).max
+_CONTEXT_VERSION = -1
+
+
+class StalenessPolicy(Record, frozen=True, kw_only=True):
+    """What happens to tokens more than `max_age` versions old."""
+
+    max_age: int
+    mode: StalenessMode
+    """`drop` leaves them out, `mask` keeps them as context with weight 0, `down_weight` lets them count less."""
+    decay: float = 0.5
+    """`down_weight` multiplies the weight by this for every version past `max_age`."""
+
+    def __post_init__(self) -> None:
+        self._check_ints("staleness policy", "max_age", highest=_HIGHEST_VERSION)
+        if self.mode not in _MODES:
+            raise InvalidValue(
+                record="staleness policy",
+                field="mode",
+                value=repr(self.mode),
+                expected=", ".join(_MODES),
+            )
+        checked_type(self.decay, (float, int), "staleness policy", "decay")
+        if not 0 <= self.decay <= 1:
+            raise InvalidNumber(
+                record="staleness policy",
+                field="decay",
+                value=repr(self.decay),
+                expected="a number from 0 to 1",
+            )
+
+
+class TokenStanding(IntEnum):
+    FRESH = 0
+    STALE = 1
+    CONTEXT = 2
+    """Sampled by nobody: has no age and is never stale."""
+    AHEAD = 3
+    """Sampled by a version newer than the target: no age could be true, so it never counts."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenStaleness:
+    """One entry per sample of the table, in its order."""
+
+    policy: StalenessPolicy
+    target_version: int
+    standing: NDArray[np.uint8]
+    """A TokenStanding each."""
+    age: NDArray[np.int32]
+    """In versions; -1 where there is none, for context and for tokens ahead of the target."""
+    weight: NDArray[np.float32]
+    keep: NDArray[np.bool_]
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Tokens by standing: `fresh`, `stale`, `context`, `ahead`."""
+        found = np.bincount(self.standing, minlength=len(TokenStanding)).tolist()
+        return {standing.name.lower(): found[standing] for standing in TokenStanding}
+
+    @property
+    def mean_age(self) -> float | None:
+        """Over the tokens that have an age, each counting once; None when there are none."""
+        ages = self.age[self.age >= 0]
+        return float(ages.mean(dtype=np.float64)) if len(ages) else None
+
+    @property
+    def recipe(self) -> dict[str, Plain]:
+        """What the arrays were made with, for the digest of whatever is made from them."""
+        return {
+            "target_version": self.target_version,
+            "max_age": self.policy.max_age,
+            "mode": self.policy.mode,
+            "decay": float(self.policy.decay),
+        }
+
+
+def token_staleness(
+    table: RolloutTable, target_version: int, policy: StalenessPolicy
+) -> TokenStaleness:
+    """Holds every sample's `policy_version` against the target version."""
+    checked_type(policy, StalenessPolicy, "token staleness", "policy")
+    checked_int(target_version, "token staleness", "target_version", _HIGHEST_VERSION)
+    version = table.samples.get("policy_version")
+    if version is None:
+        raise MissingColumn(column="policy_version", purpose="per-token staleness")
+    context = version == _CONTEXT_VERSION
+    ahead = version > target_version
+    age = np.where(context | ahead, -1, target_version - version.astype(np.int64)).astype(np.int32)
+    stale = age > policy.max_age
+    standing = np.full(len(version), TokenStanding.FRESH, np.uint8)
+    standing[stale] = TokenStanding.STALE
+    standing[context] = TokenStanding.CONTEXT
+    standing[ahead] = TokenStanding.AHEAD
+    weight = np.ones(len(version), np.float32)
+    weight[ahead] = 0
+    weight[stale] = _stale_weights(age[stale], policy)
+    keep = ~(stale | ahead) if policy.mode == "drop" else np.ones(len(version), np.bool_)
+    for array in (standing, age, weight, keep):
+        array.flags.writeable = False
+    return TokenStaleness(policy, target_version, standing, age, weight, keep)
+
+
+def _stale_weights(ages: NDArray[np.int32], policy: StalenessPolicy) -> NDArray[np.float32]:
+    if policy.mode != "down_weight":
+        return np.zeros(len(ages), np.float32)
+    with np.errstate(under="ignore"):
+        weights: NDArray[np.float64] = np.power(float(policy.decay), ages - policy.max_age)
+        return weights.astype(np.float32)

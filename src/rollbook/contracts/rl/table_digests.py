@@ -1,0 +1,203 @@
+"""The two digests every rollout is born with.
+
+`artifact_digest` is the v1 recipe, byte-exact for interchange: text joined by `|`, samples as text and raw floats.
+`content_digest` is ours: canonical, length-prefixed, over every field and the raw bytes of every column.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise, repeat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.contracts.rl.columns import TableColumns
+from rollbook.contracts.rl.provenance import PROOF_KINDS, TERMINATION_REASONS
+from rollbook.contracts.rl.record import Record
+from rollbook.contracts.rl.sample import SAMPLE_DTYPES
+from rollbook.contracts.rl.sample_payload import chunks, sample_payload
+from rollbook.digest import canonical, canonical_count, canonical_text, merkle_root
+
+Digests = NDArray[np.uint8]
+"""One row of 32 bytes per rollout."""
+
+TABLE_DOMAIN = "rollbook.rollout_table.v2"
+_U64 = struct.Struct("<Q")
+_CONTENT_OPENING = canonical("rollbook.rollout_artifact.v2") + canonical_count(b"l", 12)
+_NOTHING = canonical(None)
+_V1_ENDINGS = [f"|termination|{reason}".encode() for reason in TERMINATION_REASONS]
+_V2_ENDINGS = [canonical(str(reason)) for reason in TERMINATION_REASONS]
+_V1_KINDS = [f"|proof|{kind}|".encode() for kind in PROOF_KINDS]
+_V2_KINDS = [canonical(str(kind)) for kind in PROOF_KINDS]
+_TITLES = {
+    name: canonical(name) + canonical(dtype.str) + b"b" for name, dtype in SAMPLE_DTYPES.items()
+}
+
+
+@lru_cache(maxsize=4096)
+def _canonical_record(record: Record) -> bytes:
+    """Rollouts of one worker share their environment and revision; they are encoded once."""
+    return canonical(record.plain())
+
+
+def _stacked(digests: Sequence[bytes]) -> Digests:
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(len(digests), 32)
+
+
+# ---------------------------------------------------------------------------------------------- v1
+
+
+def artifact_digests(columns: TableColumns) -> Digests:
+    """v1 digest of every row. Samples are laid out for many rows at once and handed to each row's hasher."""
+    total = int(columns.sample_offsets[-1])
+    finished: list[bytes] = []
+    tails = _v1_proofs(columns)
+    heads = _v1_headers(columns)
+    hasher = hashlib.sha256(next(heads, b""))
+    for start, end in chunks(total):
+        payload, begins = sample_payload(columns.samples, start, end)
+        view = memoryview(payload)
+        first = len(finished)
+        last = int(np.searchsorted(columns.sample_offsets, end, side="left"))
+        bounds = columns.sample_offsets[first : last + 1]
+        places = begins[np.clip(bounds, start, end) - start].tolist()
+        ends_here = (bounds[1:] <= end).tolist()
+        for row, (a, b) in enumerate(pairwise(places), first):
+            hasher.update(view[a:b])
+            if ends_here[row - first]:
+                hasher.update(tails[row])
+                finished.append(hasher.digest())
+                hasher = hashlib.sha256(next(heads, b""))
+    return _stacked(finished)
+
+
+def _v1_headers(columns: TableColumns) -> Iterator[bytes]:
+    environments = [b"|env|" + key.storage_key.encode() + b"|task|" for key in columns.environments]
+    revisions = [
+        (
+            f"|policy_family|{r.policy_family}|revision|{r.revision_id}"
+            f"|policy_digest|{r.policy_digest}|created_at_ms|"
+        ).encode()
+        for r in columns.revisions
+    ]
+    for artifact_id, worker_id, task_id, environment, revision, created, ending in zip(
+        columns.artifact_id.all_utf8(),
+        columns.worker_id.all_utf8(),
+        columns.task_id.all_utf8(),
+        columns.environment_index.tolist(),
+        columns.revision_index.tolist(),
+        columns.created_at_ms.tolist(),
+        columns.termination.tolist(),
+        strict=True,
+    ):
+        yield b"psionic_rollout_artifact|%b|worker|%b%b%b%b%d%b" % (
+            artifact_id,
+            worker_id,
+            environments[environment],
+            task_id,
+            revisions[revision],
+            created,
+            _V1_ENDINGS[ending],
+        )
+
+
+def _v1_proofs(columns: TableColumns) -> list[bytes]:
+    proofs = [
+        _V1_KINDS[kind] + digest + b"|" + reference
+        for kind, digest, reference in zip(
+            columns.proof_kind.tolist(),
+            columns.proof_digest.all_utf8(),
+            columns.proof_reference.all_utf8(),
+            strict=True,
+        )
+    ]
+    bounds = columns.proof_offsets.tolist()
+    return [b"".join(proofs[a:b]) for a, b in pairwise(bounds)]
+
+
+# ---------------------------------------------------------------------------------------------- v2
+
+
+def content_digests(columns: TableColumns) -> Digests:
+    """v2 digest of every row, at the speed of SHA-256 over its columns."""
+    names = [name for name in SAMPLE_DTYPES if name in columns.samples]
+    views = [columns.samples[name].view(np.uint8).data for name in names]
+    widths = [SAMPLE_DTYPES[name].itemsize for name in names]
+    titles = [_TITLES[name] for name in names]
+    bounds = columns.sample_offsets.tolist()
+    digests = []
+    for header, (start, end) in zip(content_headers(columns), pairwise(bounds), strict=True):
+        hasher = hashlib.sha256(header)
+        for title, view, width in zip(titles, views, widths, strict=True):
+            hasher.update(title + _U64.pack((end - start) * width))
+            hasher.update(view[start * width : end * width])
+        digests.append(hasher.digest())
+    return _stacked(digests)
+
+
+def row_content_digest(columns: TableColumns, row: int) -> bytes:
+    """The same for one row: what reading one rollout costs."""
+    return bytes(content_digests(columns.take(np.array([row], np.int64)))[0])
+
+
+def content_headers(columns: TableColumns) -> Iterator[bytes]:
+    """Domain, every field but the samples, and how many sample columns follow: one canonical list each."""
+    environments = [_canonical_record(key) for key in columns.environments]
+    revisions = [_canonical_record(revision) for revision in columns.revisions]
+    # the extra last entry serves code -1, "none"
+    groups = [*map(canonical, columns.groups), _NOTHING]
+    semantics = [*map(_canonical_record, columns.semantics), _NOTHING]
+    columns_follow = canonical_count(b"l", len(columns.samples))
+    for parts in zip(
+        map(canonical_text, columns.artifact_id.all_utf8()),
+        map(canonical_text, columns.worker_id.all_utf8()),
+        map(canonical_text, columns.task_id.all_utf8()),
+        map(environments.__getitem__, columns.environment_index.tolist()),
+        map(revisions.__getitem__, columns.revision_index.tolist()),
+        map(_V2_ENDINGS.__getitem__, columns.termination.tolist()),
+        map(canonical, columns.created_at_ms.tolist()),
+        map(groups.__getitem__, columns.group_index.tolist()),
+        (canonical(None if attempt < 0 else attempt) for attempt in columns.attempt.tolist()),
+        map(semantics.__getitem__, columns.semantics_index.tolist()),
+        _canonical_proofs(columns),
+        _canonical_prompts(columns),
+        strict=True,
+    ):
+        yield b"".join((_CONTENT_OPENING, *parts, columns_follow))
+
+
+def _canonical_prompts(columns: TableColumns) -> Iterator[bytes]:
+    tokens = columns.prompt_token_id
+    if not len(tokens):
+        return repeat(_NOTHING, len(columns))
+    return (
+        canonical(tokens[a:b].tobytes()) if b > a else _NOTHING
+        for a, b in pairwise(columns.prompt_offsets.tolist())
+    )
+
+
+def _canonical_proofs(columns: TableColumns) -> Iterator[bytes]:
+    if not len(columns.proof_kind):
+        return repeat(canonical_count(b"l", 0), len(columns))
+    proofs = [
+        _V2_KINDS[kind] + canonical_text(digest) + canonical_text(reference)
+        for kind, digest, reference in zip(
+            columns.proof_kind.tolist(),
+            columns.proof_digest.all_utf8(),
+            columns.proof_reference.all_utf8(),
+            strict=True,
+        )
+    ]
+    return (
+        canonical_count(b"l", 3 * (b - a)) + b"".join(proofs[a:b])
+        for a, b in pairwise(columns.proof_offsets.tolist())
+    )
+
+
+def table_root(digests: Digests) -> str:
+    """Merkle root over the content digests in row order."""
+    return merkle_root(TABLE_DOMAIN, [row.tobytes() for row in digests])

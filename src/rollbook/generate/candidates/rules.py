@@ -1,0 +1,478 @@
+"""Rules: what makes a candidate unusable. Every rule that fails leaves its bit; a row without one is VALID.
+
+The same rules are asked of anything that knows its surroundings: the true mesh says what is valid, the actor's own
+map what the actor would think valid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rollbook.contracts.reasons import (
+    TARGET_INVALID_REASON_CODES,
+    VALID_BITSET,
+    Bitset,
+    reason_mask,
+)
+from rollbook.errors import ConfigurationError, InvalidValue
+from rollbook.generate.candidates.families import Proposal
+from rollbook.generate.geometry.boxes import Boxes
+from rollbook.generate.geometry.camera import Camera
+from rollbook.generate.geometry.directions import bearings, walking_headings
+from rollbook.generate.geometry.frustum import meets_box
+from rollbook.generate.geometry.poses import centres, poses_of, wrapped
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Failures = Iterator[tuple[str, Mask]]
+"""Names of reasons, and the rows that have them."""
+
+
+class Surroundings(Protocol):
+    """What surrounds a camera: a scene's mesh, or the map an actor has made of it."""
+
+    @property
+    def bounds(self) -> NDArray[Any]:
+        """[2, 3]: least and greatest corner of the space one may be in."""
+
+    def distance(self, points: Array, bound: float, /) -> NDArray[Any]:
+        """Of points [n, 3] to the nearest surface, at most `bound`."""
+
+    def path_clearance(
+        self, start: Array, ends: Array, samples: int, bound: float, /
+    ) -> NDArray[Any]:
+        """Least distance on the straight ways from `start` to `ends` [n, 3], at most `bound`."""
+
+    def path_hits(self, start: Array, ends: Array, /) -> NDArray[Any]:
+        """Which of these ways lead through a surface."""
+
+
+class RuleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits. What is None, or 0 where that says so, is not asked for."""
+
+    body_radius_m: float = 0.1
+    """The camera and what carries it, as a sphere: it may neither touch a surface nor leave the extent."""
+    min_distance_to_mesh_m: float = 0.2
+    """A centre has to be farther than this from any surface."""
+    step_clearance_m: float = 0.1
+    """No sample of the way to a centre may be closer to a surface."""
+    path_samples: int = 32
+    distance_range_m: float = 2.0
+    """Distances are measured up to here, which keeps them cheap; diagnostics beyond it say just this."""
+    max_step_length_m: float | None = 1.0
+    max_height_delta_m: float | None = 0.25
+    max_backward_step_m: float | None = 0.25
+    max_yaw_delta_deg: float | None = 70.0
+    duplicate_distance_m: float = 1e-3
+    duplicate_angle_deg: float = 0.1
+    """Poses this close in both are one and the same."""
+    require_target_in_view: bool = False
+    """Whether some part of the target's box has to lie in the view, walls or not."""
+    min_hit_fraction: float = 0.05
+    """Of a rendered image's pixels."""
+    backprojection_stride: int = 1
+    """Every how many pixels, in both directions, become points."""
+    extent_margin_m: float = 0.1
+    """Points this far outside the extent still count."""
+    min_target_pixels: int = 0
+    """Pixels of a rendered image whose points lie in the target's box; 0 does not ask."""
+    min_semidense_points: int = 0
+    """Semidense points in view; 0 does not ask."""
+    require_target_evidence: bool = False
+    """Whether some voxel of the target that was observed has to lie in the view."""
+
+    def __post_init__(self) -> None:
+        for field in _AT_LEAST_ZERO:
+            value = getattr(self, field)
+            if value is not None and not 0 <= value < math.inf:
+                raise _wrong(field, value, "a finite number, at least 0")
+        for field, least in (("path_samples", 2), ("backprojection_stride", 1)):
+            if getattr(self, field) < least:
+                raise _wrong(field, getattr(self, field), f"at least {least}")
+        if self.min_hit_fraction > 1:
+            raise _wrong("min_hit_fraction", self.min_hit_fraction, "at most 1")
+        for field in ("body_radius_m", "min_distance_to_mesh_m", "step_clearance_m"):
+            if getattr(self, field) >= self.distance_range_m:
+                expected = f"less than distance_range_m, {self.distance_range_m}"
+                raise _wrong(field, getattr(self, field), expected)
+
+    @classmethod
+    def rich_local_five_family(cls) -> RuleConfig:
+        return cls(
+            max_step_length_m=1.25,
+            max_height_delta_m=0.6,
+            max_backward_step_m=0.35,
+            max_yaw_delta_deg=85.0,
+        )
+
+    @classmethod
+    def radial_target_backtrack_family(cls) -> RuleConfig:
+        """Turns are free: to look back to where one came from is half a turn."""
+        return cls(
+            max_step_length_m=1.25,
+            max_height_delta_m=0.35,
+            max_backward_step_m=0.45,
+            max_yaw_delta_deg=None,
+        )
+
+    @classmethod
+    def upper_bound_free_shell(cls) -> RuleConfig:
+        """Geometry alone: no limit on how one moves."""
+        return cls(
+            max_step_length_m=None,
+            max_height_delta_m=None,
+            max_backward_step_m=None,
+            max_yaw_delta_deg=None,
+        )
+
+
+_MOTION_LIMITS = {
+    "max_step_length_m": "motion_step_length_m",
+    "max_height_delta_m": "motion_height_delta_m",
+    "max_backward_step_m": "motion_backward_step_m",
+    "max_yaw_delta_deg": "motion_yaw_delta_deg",
+}
+_AT_LEAST_ZERO = (
+    *("body_radius_m", "min_distance_to_mesh_m", "step_clearance_m", "distance_range_m"),
+    *_MOTION_LIMITS,
+    *("duplicate_distance_m", "duplicate_angle_deg", "min_hit_fraction", "extent_margin_m"),
+    *("min_target_pixels", "min_semidense_points"),
+)
+_OF_TARGET = {
+    "NO_PROJECTED_VISIBILITY": "TARGET_VISIBILITY_TOO_LOW",
+    "PROJECTED_AREA_TOO_SMALL": "TARGET_VISIBILITY_TOO_LOW",
+    "TARGET_SUPPORT_TOO_LOW": "TARGET_SUPPORT_TOO_LOW",
+    "TARGET_GT_UNMATCHED": "TARGET_GT_UNMATCHED",
+    "TARGET_GT_AMBIGUOUS": "TARGET_GT_UNMATCHED",
+}
+"""Candidate reasons by target reason; any other means that the actor was given no target it can see."""
+_NOT_VALID = np.uint32(0xFFFFFFFF ^ VALID_BITSET)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShellCheck:
+    bitset: Bitset
+    """[N]: VALID, or every reason against the row."""
+    diagnostics: dict[str, NDArray[Any]]
+    """[N] each, by column of `candidate_diagnostics`; NaN where it could not be measured."""
+
+    @property
+    def valid(self) -> Mask:
+        return np.asarray(self.bitset == VALID_BITSET)
+
+
+# ------------------------------------------------------------------------------------- geometry
+
+
+def check_shell(
+    proposal: Proposal,
+    reference_pose: ArrayLike,
+    world: Surroundings,
+    rules: RuleConfig,
+    *,
+    target_box: Boxes | None,
+    camera: Camera,
+    points: ArrayLike | None = None,
+    observed: ArrayLike | None = None,
+) -> ShellCheck:
+    """What can be said before anything is rendered. Rows whose pose is not finite are looked at no further.
+
+    `points` are semidense points, `observed` the centres of voxels the actor has seen: only the rules about them
+    need them.
+    """
+    _check_inputs(rules, target_box, points, observed)
+    reference = _checked_reference(reference_pose)
+    # as the store keeps them: beyond float32 is not finite
+    finite = np.asarray((np.abs(proposal.poses) <= np.finfo(np.float32).max).all(axis=1))
+    rows = np.flatnonzero(finite)
+    poses = proposal.poses[rows]
+    measured = _measured(poses, reference, world, rules, target_box)
+    bits = np.zeros(len(finite), np.uint32)
+    bits[~finite] = reason_mask("POSE_NONFINITE")
+    for name, failed in (
+        *_place_failures(measured, rules),
+        *_motion_failures(measured, rules),
+        ("CANDIDATE_DUPLICATE", _duplicates(poses, reference, rules)),
+        *_view_failures(poses, world, rules, camera, target_box),
+        *_evidence_failures(poses, rules, camera, target_box, points, observed),
+    ):
+        bits[rows[failed]] |= np.uint32(reason_mask(name))
+    bits[bits == 0] = VALID_BITSET
+    return ShellCheck(bits, _spread(measured, rows, len(finite)))
+
+
+def _checked_reference(reference_pose: ArrayLike) -> Array:
+    reference = np.asarray(reference_pose, np.float64)
+    if reference.shape != (12,) or not np.isfinite(reference).all():
+        raise InvalidValue(
+            record="rules",
+            field="reference_pose",
+            value=str(reference.tolist()),
+            expected="12 finite numbers",
+        )
+    return reference
+
+
+def _measured(
+    poses: Array,
+    reference: Array,
+    world: Surroundings,
+    rules: RuleConfig,
+    target_box: Boxes | None,
+) -> dict[str, NDArray[Any]]:
+    eyes, here, heading = centres(poses), centres(reference), walking_headings(reference)
+    reach = rules.distance_range_m
+    clearance = world.path_clearance(here, eyes, rules.path_samples, reach)
+    move, facing = eyes - here, walking_headings(poses)
+    ahead = move[:, 0] * np.cos(heading) + move[:, 1] * np.sin(heading)
+    found = {
+        "mesh_distance_m": world.distance(eyes, reach),
+        "path_min_clearance_m": clearance,
+        "path_collision_mask": world.path_hits(here, eyes) | (clearance < rules.step_clearance_m),
+        "free_space_margin_m": _margins(eyes, world.bounds),
+        "motion_step_length_m": np.linalg.norm(move, axis=1),
+        "motion_height_delta_m": move[:, 2],
+        "motion_backward_step_m": np.maximum(-ahead, 0),
+        "motion_yaw_delta_deg": np.degrees(wrapped(facing - heading)),
+        "target_distance_m": np.full(len(eyes), np.nan),
+        "target_bearing_yaw_deg": np.full(len(eyes), np.nan),
+    }
+    if target_box is not None:
+        target = target_box.centres[0]
+        to_target = wrapped(bearings(eyes, target, facing) - facing)
+        found["target_distance_m"] = np.linalg.norm(target - eyes, axis=1)
+        found["target_bearing_yaw_deg"] = np.degrees(to_target)
+    return found
+
+
+def _margins(eyes: Array, bounds: NDArray[Any]) -> Array:
+    """Distance to the nearest wall of the extent; from outside, how far it is back in, below 0."""
+    inside = np.minimum(eyes - bounds[0], bounds[1] - eyes)
+    outside = np.linalg.norm(np.minimum(inside, 0), axis=1)
+    return np.asarray(np.where(outside > 0, -outside, inside.min(axis=1)))
+
+
+def _place_failures(measured: dict[str, NDArray[Any]], rules: RuleConfig) -> Failures:
+    margin, distance = measured["free_space_margin_m"], measured["mesh_distance_m"]
+    collides = distance < rules.body_radius_m
+    yield "POSE_OUT_OF_EXTENT", margin < 0
+    yield "CAMERA_OUT_OF_EXTENT", (margin >= 0) & (margin < rules.body_radius_m)
+    yield "COLLISION_MESH", collides
+    yield "CLEARANCE_TOO_SMALL", collides | (distance <= rules.min_distance_to_mesh_m)
+    yield "PATH_SEGMENT_COLLISION", measured["path_collision_mask"]
+
+
+def _motion_failures(measured: dict[str, NDArray[Any]], rules: RuleConfig) -> Failures:
+    for limit, column in _MOTION_LIMITS.items():
+        most = getattr(rules, limit)
+        if most is not None:
+            yield "SAMPLER_RULE_REJECTED", np.abs(measured[column]) > most
+
+
+def _duplicates(poses: Array, reference: Array, rules: RuleConfig) -> Mask:
+    """Which rows stand and look as the reference or an earlier row does."""
+    known = np.concatenate([reference[None], poses])
+    apart = np.linalg.norm(centres(poses)[:, None] - centres(known), axis=2)
+    # the trace of one rotation undone by the other is 1 + 2 cos(angle between them)
+    trace = poses[:, :9] @ known[:, :9].T
+    least = 1 + 2 * math.cos(math.radians(rules.duplicate_angle_deg))
+    same = (apart <= rules.duplicate_distance_m) & (trace >= least - 1e-9)
+    return np.asarray(np.tril(same).any(axis=1))
+
+
+def _view_failures(
+    poses: Array, world: Surroundings, rules: RuleConfig, camera: Camera, target_box: Boxes | None
+) -> Failures:
+    low, high = np.asarray(world.bounds, np.float64)
+    middle = poses_of(np.eye(3), (low + high) / 2)
+    yield "FRUSTUM_OUT_OF_BOUNDS", ~meets_box(poses, camera, middle, high - low)
+    if rules.require_target_in_view and target_box is not None:
+        pose, extents = target_box.pose_world_object[0], target_box.extents[0]
+        yield "FRUSTUM_OUT_OF_BOUNDS", ~meets_box(poses, camera, pose, extents)
+
+
+def _evidence_failures(
+    poses: Array,
+    rules: RuleConfig,
+    camera: Camera,
+    target_box: Boxes | None,
+    points: ArrayLike | None,
+    observed: ArrayLike | None,
+) -> Failures:
+    if not (rules.min_semidense_points or rules.require_target_evidence):
+        return
+    from rollbook.generate.candidates.view_counts import points_in_view
+
+    if rules.min_semidense_points and points is not None:
+        seen = points_in_view(poses, camera, points)
+        yield "SEMIDENSE_SUPPORT_TOO_LOW", seen < rules.min_semidense_points
+    if rules.require_target_evidence and target_box is not None and observed is not None:
+        voxels = np.asarray(observed, np.float64).reshape(-1, 3)
+        of_target = voxels[target_box.contains(0, voxels)]
+        yield "EVL_EVIDENCE_MISSING", points_in_view(poses, camera, of_target) == 0
+
+
+def _spread(
+    measured: dict[str, NDArray[Any]], rows: NDArray[np.intp], count: int
+) -> dict[str, NDArray[Any]]:
+    """Over the whole shell, as the store keeps it."""
+    spread: dict[str, NDArray[Any]] = {}
+    for name, values in measured.items():
+        flags = name == "path_collision_mask"
+        spread[name] = np.zeros(count, np.bool_) if flags else np.full(count, np.nan, np.float32)
+        spread[name][rows] = values
+    return spread
+
+
+def _check_inputs(
+    rules: RuleConfig,
+    target_box: Boxes | None,
+    points: ArrayLike | None,
+    observed: ArrayLike | None,
+) -> None:
+    if target_box is not None and not (len(target_box) == 1 and target_box.have_volume()[0]):
+        expected = "one box, finite, with every side longer than 0"
+        value = f"{len(target_box)} boxes" if len(target_box) != 1 else "a box without volume"
+        raise InvalidValue(record="rules", field="target_box", value=value, expected=expected)
+    for field, asked, missing in (
+        ("require_target_in_view", rules.require_target_in_view, target_box is None),
+        ("min_semidense_points", rules.min_semidense_points, points is None),
+        (
+            "require_target_evidence",
+            rules.require_target_evidence,
+            target_box is None or observed is None,
+        ),
+    ):
+        if asked and missing:
+            raise _wrong(field, asked, "what it is about to be given to the rules as well")
+
+
+# --------------------------------------------------------------------------------------- images
+
+
+def check_depth(
+    bitset: Bitset,
+    depth: NDArray[np.float32],
+    rules: RuleConfig,
+    *,
+    poses: ArrayLike | None = None,
+    camera: Camera | None = None,
+    bounds: ArrayLike | None = None,
+    target_box: Boxes | None = None,
+) -> Bitset:
+    """What the rendered images [n, H, W] of the n rows that are still valid say against them.
+
+    With the `poses` [n, 12] and the `camera` of the images, points also have to lie in `bounds` and, if the rules
+    ask for it, in the target's box.
+    """
+    rows = _valid_rows(bitset, len(depth), "depth")
+    hits, kept, on_target = _pixels(depth, rules, poses, camera, bounds, target_box)
+    share = hits / max(depth[0].size, 1) if len(depth) else hits
+    checked = bitset
+    for name, failed in (
+        ("DEPTH_NO_HIT", hits == 0),
+        ("DEPTH_TOO_SPARSE", share < rules.min_hit_fraction),
+        ("BACKPROJECT_EMPTY", (hits > 0) & (kept == 0)),
+        ("TARGET_VISIBILITY_TOO_LOW", on_target < rules.min_target_pixels),
+    ):
+        checked = mark(checked, rows[failed], name)
+    return checked
+
+
+def _pixels(
+    depth: NDArray[np.float32],
+    rules: RuleConfig,
+    poses: ArrayLike | None,
+    camera: Camera | None,
+    bounds: ArrayLike | None,
+    target_box: Boxes | None,
+) -> NDArray[np.int64]:
+    """[3, n]: pixels that hit something, those that become points in the extent, those in the target's box."""
+    target = target_box if rules.min_target_pixels else None
+    if rules.min_target_pixels and (target is None or poses is None or camera is None):
+        expected = "the images' poses and camera and the target's box to be given as well"
+        raise _wrong("min_target_pixels", rules.min_target_pixels, expected)
+    stride = rules.backprojection_stride
+    if poses is not None and camera is not None:
+        from rollbook.generate.candidates.view_counts import pixel_counts
+
+        extent = None if bounds is None else _widened(bounds, rules.extent_margin_m)
+        return pixel_counts(depth, poses, camera, stride=stride, extent=extent, box=target)
+    hit = (depth > 0) & (depth < np.inf)
+    hits, kept = (np.count_nonzero(each, axis=(1, 2)) for each in (hit, hit[:, ::stride, ::stride]))
+    return np.array([hits, kept, np.zeros_like(hits)])
+
+
+def _widened(bounds: ArrayLike, margin_m: float) -> Array:
+    return np.asarray(np.add(bounds, [[-margin_m], [margin_m]]), np.float64)
+
+
+def guard_order(
+    bitset: Bitset, rendered_rows: ArrayLike, depth: NDArray[np.float32], camera: Camera
+) -> Bitset:
+    """Marks rows whose image is not theirs: a renderer has to give back every valid row, in the shell's order.
+
+    If the images are not as many or not as large as they should be, none can be trusted.
+    """
+    rows = np.flatnonzero(np.asarray(bitset) == VALID_BITSET)
+    given = np.asarray(rendered_rows).reshape(-1)
+    if len(given) != len(rows) or depth.shape != (len(rows), camera.height, camera.width):
+        return mark(bitset, rows, "CANDIDATE_ORDER_GUARD_FAILED")
+    return mark(bitset, rows[given != rows], "CANDIDATE_ORDER_GUARD_FAILED")
+
+
+def check_labels(bitset: Bitset, labels: ArrayLike) -> Bitset:
+    """Marks rows whose label, one for each of the rows still valid, came out non-finite."""
+    values = np.asarray(labels, np.float64)
+    rows = _valid_rows(bitset, len(values), "labels")
+    return mark(bitset, rows[~np.isfinite(values)], "ORACLE_DISTANCE_FAILED")
+
+
+# ------------------------------------------------------------------------------------- bitsets
+
+
+def mark(bitset: Bitset, rows: ArrayLike, name: str) -> Bitset:
+    """A copy in which these rows have this reason too, and are not valid."""
+    marked = np.array(bitset, np.uint32)
+    given = np.asarray(rows)
+    index = given if given.dtype == np.bool_ else given.astype(np.intp)
+    marked[index] = (marked[index] | np.uint32(reason_mask(name))) & _NOT_VALID
+    return marked
+
+
+def with_reason(bitset: Bitset, name: str) -> Bitset:
+    """A copy in which every row has this reason: for what is wrong with the target or the run, not with a pose."""
+    return mark(bitset, np.ones(len(bitset), np.bool_), name)
+
+
+def target_reasons(target_bitset: int) -> tuple[str, ...]:
+    """The candidate reasons that a target's own reasons stand for, in the order of their codes."""
+    found = {
+        _OF_TARGET.get(name, "TARGET_NOT_ACTOR_VISIBLE")
+        for name, bit in TARGET_INVALID_REASON_CODES.items()
+        if name != "VALID" and target_bitset >> bit & 1
+    }
+    return tuple(sorted(found, key=reason_mask))
+
+
+def _valid_rows(bitset: Bitset, count: int, field: str) -> NDArray[np.intp]:
+    rows = np.flatnonzero(np.asarray(bitset) == VALID_BITSET)
+    if len(rows) != count:
+        raise InvalidValue(
+            record="rules",
+            field=field,
+            value=f"of {count} rows",
+            expected=f"one for each of the {len(rows)} rows still valid",
+        )
+    return rows
+
+
+def _wrong(field: str, value: object, expected: str) -> ConfigurationError:
+    return ConfigurationError(message=f"candidate_rules.{field} is {value}, expected {expected}")

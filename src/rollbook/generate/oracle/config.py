@@ -1,0 +1,84 @@
+"""OracleConfig: what is measured, how finely, and with which camera candidates are rendered."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+
+from rollbook.errors import ConfigurationError
+from rollbook.generate.geometry.camera import Camera
+
+
+class OracleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The reconstruction error is accuracy (points to surface) plus completeness (surface to points), both means."""
+
+    metric: Literal["area", "face_sq"] = "area"
+    """`area`: metres, completeness is the mean over the surface. `face_sq`: squared metres, completeness is the mean
+    over faces whatever their size; so it changes when the same surface is cut into other triangles."""
+    truncation_m: float | None = 1.0
+    """No distance, of either kind, counts for more than this. Without it, unseen rooms outweigh everything."""
+    scene_samples: int = 20_000
+    """Samples on the whole mesh; `area` only."""
+    target_samples: int = 4_000
+    """Samples on what lies in the target's box; `area` only."""
+    coverage_radius_m: float = 0.05
+    """Surface with a point this near counts as covered."""
+    render_size_px: int = 120
+    field_of_view_deg: float = 90.0
+    near_m: float = 0.05
+    far_m: float = 20.0
+    backprojection_stride: int = 1
+    """Every so-many-th row and column of a depth image becomes points."""
+    target_crop_margin_m: float = 0.0
+    """The target's box grows by this on every side."""
+    min_current_target_points: int = 1
+    """With fewer points in the box at the root, the target's error is not defined."""
+    include_scene: bool = True
+    """Measure the whole mesh too, beside the target."""
+    root_points: Literal["semidense", "rendered_prefix"] = "semidense"
+    """What is known at the root: the recorded points, or depth rendered along the recorded trajectory."""
+    seed: int = 0
+    """Of the samples."""
+
+    def __post_init__(self) -> None:
+        if self.metric not in ("area", "face_sq"):
+            raise _wrong("metric", self.metric, "area or face_sq")
+        if self.root_points not in ("semidense", "rendered_prefix"):
+            raise _wrong("root_points", self.root_points, "semidense or rendered_prefix")
+        for name in (
+            "scene_samples",
+            "target_samples",
+            "render_size_px",
+            "backprojection_stride",
+            "min_current_target_points",
+        ):
+            if getattr(self, name) < 1:
+                raise _wrong(name, getattr(self, name), "at least 1")
+        if not 0 < self.coverage_radius_m < math.inf:
+            raise _wrong("coverage_radius_m", self.coverage_radius_m, "a length above 0")
+        if (
+            self.truncation_m is not None
+            and not self.coverage_radius_m < self.truncation_m < math.inf
+        ):
+            raise _wrong("truncation_m", self.truncation_m, "a length above coverage_radius_m")
+        if not 0 <= self.target_crop_margin_m < math.inf:
+            raise _wrong("target_crop_margin_m", self.target_crop_margin_m, "a length, 0 or more")
+        if not 0 < self.field_of_view_deg < 180:
+            raise _wrong("field_of_view_deg", self.field_of_view_deg, "between 0 and 180")
+        if not 0 < self.near_m < self.far_m < math.inf:
+            raise _wrong("near_m", self.near_m, f"above 0 and below far_m, which is {self.far_m}")
+        if self.seed < 0:
+            raise _wrong("seed", self.seed, "0 or more")
+
+    @property
+    def camera(self) -> Camera:
+        """Candidates are rendered with it."""
+        return Camera.square(
+            self.render_size_px, self.field_of_view_deg, near_m=self.near_m, far_m=self.far_m
+        )
+
+
+def _wrong(field: str, value: object, expected: str) -> ConfigurationError:
+    return ConfigurationError(message=f"OracleConfig.{field} is {value}, expected {expected}")

@@ -1,0 +1,137 @@
+"""Surfaces to be covered: samples spread evenly over triangles, or the triangles themselves, in blocks of sixteen.
+
+Samples all stand for the same area, so a mean over them is a mean over the surface, however it was cut into triangles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.generate.geometry.boxes import Boxes
+from rollbook.generate.geometry.mesh import TriangleMesh
+from rollbook.generate.geometry.morton import morton_order
+from rollbook.generate.geometry.poses import centres, moved, rotations
+from rollbook.generate.raycast.vector_steps import LANES
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SurfaceSamples:
+    """Points on a surface, each for the same share of it."""
+
+    points: Floats
+    """[S, 3], in Morton order."""
+    area_m2: float
+    lanes: Floats
+    """[B, 3, 16]: the points in blocks; the last point is repeated to fill the last block."""
+    boxes: Floats
+    """[B, 6]: around each block."""
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SurfaceFaces:
+    """Triangles, each counted once whatever its size."""
+
+    rows: NDArray[np.intp]
+    """[F]: which triangle of those given; Morton order of their centres."""
+    corners: Floats
+    """[F, 9]"""
+    lanes: Floats
+    """[B, 6, 16]: their boxes in blocks; the last is repeated to fill the last block."""
+    boxes: Floats
+    """[B, 6]: around each block."""
+
+    def __len__(self) -> int:
+        return len(self.corners)
+
+
+def sample_surface(
+    triangles: NDArray[np.floating], count: int, rng: np.random.Generator
+) -> SurfaceSamples:
+    """`count` samples at equal steps of area from a random start, each anywhere in the triangle it falls into."""
+    a, b, c = (triangles[:, k].astype(np.float64) for k in range(3))
+    covered = np.cumsum(np.linalg.norm(np.cross(b - a, c - a), axis=1) / 2)
+    steps = (np.arange(count) + rng.random()) * (covered[-1] / count)
+    row = np.minimum(np.searchsorted(covered, steps, side="right"), len(covered) - 1)
+    u, v = rng.random((2, count, 1))
+    u, v = np.where(u + v > 1, (1 - u, 1 - v), (u, v))
+    points = (a[row] + u * (b - a)[row] + v * (c - a)[row]).astype(np.float32)
+    points = points[morton_order(points)]
+    filled = _in_blocks(points)
+    lanes = np.ascontiguousarray(filled.transpose(0, 2, 1))
+    return SurfaceSamples(points, float(covered[-1]), lanes, _around(filled, filled))
+
+
+def surface_faces(triangles: Floats) -> SurfaceFaces:
+    """All of these triangles [F, 3, 3]."""
+    rows = morton_order(triangles.mean(axis=1))
+    ordered = triangles[rows]
+    low, high = _in_blocks(ordered.min(axis=1)), _in_blocks(ordered.max(axis=1))
+    lanes = np.concatenate([low, high], axis=2).transpose(0, 2, 1)
+    return SurfaceFaces(
+        rows, ordered.reshape(-1, 9), np.ascontiguousarray(lanes), _around(low, high)
+    )
+
+
+def faces_touching(
+    mesh: TriangleMesh, boxes: Boxes, row: int, margin_m: float
+) -> NDArray[np.bool_]:
+    """[F]: the faces that have at least one corner in the box."""
+    inside = boxes.contains(row, mesh.vertices, margin_m=margin_m)
+    return np.asarray(inside[mesh.faces].any(axis=1))
+
+
+def surface_inside(mesh: TriangleMesh, boxes: Boxes, row: int, margin_m: float) -> Doubles:
+    """[T, 3, 3]: what of the mesh lies in the box, faces cut at its sides. T may be 0.
+
+    Unlike `faces_touching` it does not depend on how the mesh was cut into triangles.
+    """
+    pose = boxes.pose_world_object[row]
+    half = boxes.extents[row].astype(np.float64) / 2 + margin_m
+    local = ((mesh.vertices - centres(pose)) @ rotations(pose))[mesh.faces]
+    kept = local[((local.min(axis=1) <= half) & (local.max(axis=1) >= -half)).all(axis=1)]
+    for axis in range(3):
+        kept = _cut(kept, half[axis] - kept[..., axis])
+        kept = _cut(kept, half[axis] + kept[..., axis])
+    area = np.linalg.norm(np.cross(kept[:, 1] - kept[:, 0], kept[:, 2] - kept[:, 0]), axis=1)
+    return moved(pose, kept[area > 0])
+
+
+def _cut(triangles: Doubles, inside: Doubles) -> Doubles:
+    """The parts of triangles [T, 3, 3] on one side of a plane. `inside` is how far in each corner lies, [T, 3]."""
+    corners_in = (inside >= 0).sum(axis=1)
+    parts = [triangles[corners_in == 3]]
+    for count in (1, 2):
+        rows = np.flatnonzero(corners_in == count)
+        # the corner that is alone on its side comes first
+        alone = np.argmax((inside[rows] >= 0) == (count == 1), axis=1)
+        turned = (alone[:, None] + np.arange(3)) % 3
+        corner = np.take_along_axis(triangles[rows], turned[..., None], axis=1)
+        depth = np.take_along_axis(inside[rows], turned, axis=1)
+        share = depth[:, :1] / (depth[:, :1] - depth[:, 1:])
+        met = corner[:, :1] + share[..., None] * (corner[:, 1:] - corner[:, :1])
+        if count == 1:
+            parts.append(np.concatenate([corner[:, :1], met], axis=1))
+        else:
+            parts.append(np.concatenate([met[:, :1], corner[:, 1:]], axis=1))
+            parts.append(np.concatenate([met, corner[:, 2:]], axis=1))
+    return np.concatenate(parts)
+
+
+def _in_blocks(values: Floats) -> Floats:
+    """[B, 16, 3], the last row repeated to fill the last block."""
+    blocks = -(-len(values) // LANES)
+    row = np.minimum(np.arange(blocks * LANES), len(values) - 1)
+    return values[row].reshape(blocks, LANES, 3)
+
+
+def _around(low: Floats, high: Floats) -> Floats:
+    return np.ascontiguousarray(np.concatenate([low.min(axis=1), high.max(axis=1)], axis=1))

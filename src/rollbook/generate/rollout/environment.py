@@ -1,0 +1,399 @@
+"""CounterfactualEnv: next-best-view as a gymnasium environment, over the same nodes that stored rollouts are made of.
+
+An action is a place in the shell of candidates that is offered. The reward is the share of the target's error at the
+root that the chosen view takes away, so the rewards of an episode add up to the gain at its end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.contracts.reasons import INVALID_REASON_CODES
+from rollbook.errors import ConfigurationError, InvalidValue, TargetInvalid
+from rollbook.generate.actor.actor import ActorState
+from rollbook.generate.actor.features import FEATURES
+from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
+from rollbook.generate.geometry.poses import centres
+from rollbook.generate.rollout.nodes import EvaluatedNode, Labels, Node, NodeEvaluator, RolloutTask
+from rollbook.generate.rollout.row_rollouts import RowRoller
+from rollbook.generate.sources.reader import SourceRow
+from rollbook.generate.targets.selection import SelectedTarget
+
+try:
+    import gymnasium
+    from gymnasium import spaces
+except ImportError as _error:
+    raise ConfigurationError(
+        message="the environment needs gymnasium: pip install 'rollbook[gym]'"
+    ) from _error
+
+Observation = dict[str, Any]
+"""Arrays by name."""
+Info = dict[str, Any]
+
+ENVIRONMENT_ID = "rollbook/NextBestView-v0"
+_FARTHEST_M = 1e5
+_LARGEST_FEATURE = 1e6
+"""Bounds of spaces have to be finite; nothing comes near these."""
+_KEPT = 4
+"""Rows and scenes that stay ready: setting one up takes longer than a step does."""
+_REMAINING = FEATURES.index("remaining")
+_OPTIONS = ("row", "target", "candidate_seed")
+
+
+def register() -> None:
+    """Makes `gymnasium.make(ENVIRONMENT_ID, config=...)` work. Calling it again changes nothing."""
+    if ENVIRONMENT_ID not in gymnasium.registry:
+        gymnasium.register(
+            id=ENVIRONMENT_ID,
+            entry_point="rollbook.generate.rollout.environment:CounterfactualEnv",
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Episode:
+    row: int
+    target: SelectedTarget
+    sample_key: str
+    candidate_seed: int
+    evaluator: NodeEvaluator
+    node: Node
+    offered: EvaluatedNode | None
+    """None after the last step: nothing can be taken any more."""
+    steps: int = 0
+    """Actions so far; those that were not valid count too."""
+    target_gain: float = 0.0
+    scene_gain: float | None = 0.0
+    ended: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PreparedRow:
+    row: SourceRow
+    actor: ActorState
+    targets: Sequence[SelectedTarget]
+    skip_reason: str | None
+    tasks: dict[int, RolloutTask] = field(default_factory=dict)
+    """By rank, those that were asked for and can be used."""
+
+
+class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
+    """One episode is one target of one source row: `horizon` moves from its root.
+
+    What a learner may use is `candidate_features`, the columns of FEATURES for every candidate, from the actor's side
+    only. The other entries are for looking and for bookkeeping. Nothing of the oracle is in an observation; `info`
+    says what has been gained, and is not for learning from.
+
+    An action that is not valid gives `invalid_reward`, uses up a step, and the same shell is offered again; with
+    `invalid_ends` it ends the episode. An episode is over, `terminated`, after `horizon` steps, or where no candidate
+    is valid. It is never `truncated`: the number of steps is a part of the task, `step_fraction` and the feature
+    `remaining` tell how many are left, and there is no value beyond the last one that could be bootstrapped.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as gymnasium declares it
+
+    def __init__(
+        self,
+        config: RolloutDatasetWriterConfig | str | os.PathLike[str],
+        rows: Iterable[int] | None = None,
+        *,
+        horizon: int | None = None,
+        invalid_reward: float = -0.01,
+        invalid_ends: bool = False,
+        max_rows_tried: int = 64,
+        render_mode: None = None,
+    ) -> None:
+        """`config` may be a TOML file. `rows` count within the rows it chooses; None is for all of them.
+
+        Without a `horizon` it is the longest of the config's recipes, which are not used otherwise. `max_rows_tried`
+        is how many rows without a usable target a reset looks at before it gives up.
+        """
+        if not isinstance(config, RolloutDatasetWriterConfig):
+            config = RolloutDatasetWriterConfig.from_toml(config)
+        # the oracle's points are for stores only
+        store = dataclasses.replace(config.store, target_eval_crops_enabled=False)
+        self.config = dataclasses.replace(config, store=store)
+        longest = max(recipe.horizon for recipe in config.recipes)
+        self.horizon = _at_least_one("horizon", longest if horizon is None else horizon)
+        self.max_rows_tried = _at_least_one("max_rows_tried", max_rows_tried)
+        self.invalid_reward, self.invalid_ends = float(invalid_reward), invalid_ends
+        if not np.isfinite(self.invalid_reward):
+            message = f"environment.invalid_reward is {invalid_reward}, expected a finite number"
+            raise ConfigurationError(message=message)
+        self._source, self._indices = self.config.setup_target().rows()
+        self.rows = _checked_rows(rows, len(self._indices))
+        self._roller_in = lru_cache(_KEPT)(self._new_roller)
+        self._prepared = lru_cache(_KEPT)(self._prepare)
+        self._episode: _Episode | None = None
+        self.num_candidates = config.candidate_mixture.total_count
+        self.action_space = spaces.Discrete(self.num_candidates)
+        self._spaces = _spaces(self.num_candidates, self.horizon)
+        self.observation_space = spaces.Dict({**self._spaces})
+
+    # ----------------------------------------------------------------------------------- gymnasium
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Begins an episode; the same seed gives the same one, to the last bit.
+
+        Row, target and the seed of the shells are drawn, unless `options` has them: `row` as in `rows`, `target` a
+        rank, `candidate_seed` that of a recipe whose candidates are to be offered. Rows and targets that cannot be
+        used are passed over; `info["skipped"]` counts why.
+        """
+        super().reset(seed=seed)
+        wanted = _checked_options(options, self.rows)
+        skipped: dict[str, int] = {}
+        rows = [wanted["row"]] if "row" in wanted else self._drawn_rows()
+        for row in rows:
+            self._episode = self._begun(row, wanted, skipped)
+            if self._episode is not None:
+                return self._observation(), self._info() | {"skipped": skipped}
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
+        message = f"no usable target in {len(rows)} of {len(self.rows)} rows: {reasons}"
+        raise ConfigurationError(message=message)
+
+    def step(self, action: np.int64 | int) -> tuple[Observation, float, bool, bool, Info]:
+        """Takes a candidate. What is seen from there becomes part of what is known, and a new shell is offered."""
+        episode = self._running()
+        shell = self._shell()
+        if not self.action_space.contains(action):
+            expected = f"0 to {self.num_candidates - 1}"
+            raise InvalidValue(record="step", field="action", value=str(action), expected=expected)
+        index = int(action)
+        episode.steps += 1
+        if shell.candidates.mask_valid[index]:
+            reward = self._move(episode, shell, index)
+        else:
+            reward = self.invalid_reward
+            episode.ended = "invalid_action" if self.invalid_ends else None
+        self._look_around(episode)
+        info = self._info() | {"reasons": _reasons(shell, index)}
+        return self._observation(), reward, episode.ended is not None, False, info
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Which actions are valid now, [A]; by this name learners with masks ask for it."""
+        offered = self._running(also_ended=True).offered
+        if offered is None:
+            return np.zeros(self.num_candidates, np.bool_)
+        return offered.candidates.mask_valid.copy()
+
+    @property
+    def labels(self) -> Labels:
+        """What the oracle knows of the shell that is offered: for baselines and tests, never for a learner."""
+        return {name: values.copy() for name, values in self._shell().labels.items()}
+
+    # ------------------------------------------------------------------------------------- episodes
+
+    def _drawn_rows(self) -> list[int]:
+        order = self.np_random.permutation(len(self.rows))
+        return [self.rows[at] for at in order[: self.max_rows_tried].tolist()]
+
+    def _new_roller(self, scene_id: str) -> RowRoller:
+        """One for every scene, as a roller keeps the scene it worked on last."""
+        return RowRoller(self.config, self._source)
+
+    def _prepare(self, row: int) -> _PreparedRow:
+        opened = self._source.row(self._indices[row])
+        assert opened.oracle is not None  # the writer opens sources whole
+        actor = ActorState.from_view(opened.actor)
+        selection, _ = self._roller_in(opened.scene_id).select(opened, opened.oracle, actor)
+        return _PreparedRow(opened, actor, selection.targets, selection.skip_reason)
+
+    def _begun(
+        self, row: int, wanted: Mapping[str, int], skipped: dict[str, int]
+    ) -> _Episode | None:
+        """An episode from a usable target of the row, or None, and why not."""
+        prepared = self._prepared(row)
+        ranks = self.np_random.permutation(len(prepared.targets)).tolist()
+        seed = wanted.get("candidate_seed", int(self.np_random.integers(2**31)))
+        if "target" in wanted:
+            ranks = [rank for rank in ranks if rank == wanted["target"]]
+        if not ranks:
+            _count(skipped, prepared.skip_reason or f"no_target_of_rank_{wanted['target']}")
+        for rank in ranks:
+            try:
+                return self._at_root(row, prepared, prepared.targets[rank], seed)
+            except TargetInvalid as error:
+                _count(skipped, error.reason)
+        return None
+
+    def _at_root(
+        self, row: int, prepared: _PreparedRow, target: SelectedTarget, seed: int
+    ) -> _Episode:
+        evaluator = NodeEvaluator(self._task(prepared, target), seed, self.horizon)
+        root = evaluator.root()
+        offered = evaluator.evaluate(root)
+        least = max(self.config.min_valid_root_candidates, 1)
+        if offered.num_valid < least:
+            detail = f"{offered.num_valid} candidates valid at the root, expected {least}"
+            raise TargetInvalid(
+                target_id=target.target_id, reason="low_valid_root_candidates", detail=detail
+            )
+        return _Episode(
+            row,
+            target,
+            prepared.row.sample_key,
+            seed,
+            evaluator,
+            root,
+            offered,
+            scene_gain=0.0 if "scene_root_gain" in offered.labels else None,
+        )
+
+    def _task(self, prepared: _PreparedRow, target: SelectedTarget) -> RolloutTask:
+        if self.config.require_label_valid and not target.label_valid:
+            raise TargetInvalid(
+                target_id=target.target_id,
+                reason=target.gt_match_status,
+                detail="its labels could not be learned from",
+            )
+        if target.rank not in prepared.tasks:
+            row, oracle = prepared.row, prepared.row.oracle
+            assert oracle is not None
+            roller = self._roller_in(row.scene_id)
+            prepared.tasks[target.rank] = roller.task(row, oracle, prepared.actor, target)
+        return prepared.tasks[target.rank]
+
+    def _move(self, episode: _Episode, shell: EvaluatedNode, index: int) -> float:
+        """Takes a valid candidate; the reward for it."""
+        reward = float(shell.labels["target_root_gain"][index])
+        episode.target_gain += reward
+        if episode.scene_gain is not None:
+            episode.scene_gain += float(shell.labels["scene_root_gain"][index])
+        episode.node = episode.evaluator.child(shell, index)
+        return reward
+
+    def _look_around(self, episode: _Episode) -> None:
+        """Offers the shell of where the actor now stands, unless the episode is over."""
+        if episode.ended is None and episode.steps == self.horizon:
+            episode.ended = "horizon"
+        if episode.ended is not None:
+            episode.offered = None
+            return
+        episode.offered = episode.evaluator.evaluate(episode.node)
+        if not episode.offered.num_valid:
+            episode.ended = "no_valid_candidate"
+
+    def _running(self, *, also_ended: bool = False) -> _Episode:
+        if self._episode is None or (self._episode.ended is not None and not also_ended):
+            raise gymnasium.error.ResetNeeded("no episode is running: call reset first")
+        return self._episode
+
+    def _shell(self) -> EvaluatedNode:
+        offered = self._running().offered
+        assert offered is not None  # as long as an episode runs, something is offered
+        return offered
+
+    # ----------------------------------------------------------------------------------- what is told
+
+    def _observation(self) -> Observation:
+        episode = self._running(also_ended=True)
+        visited, box = episode.node.centres, episode.target.box
+        observation: Observation = {
+            name: np.zeros(space.shape, space.dtype) for name, space in self._spaces.items()
+        }
+        observation["step_fraction"][0] = episode.steps / self.horizon
+        observation["current_position"][:] = visited[-1]
+        observation["history_positions"][: len(visited)] = visited
+        observation["history_mask"][: len(visited)] = 1
+        observation["target_box"][:] = np.concatenate([box.centres[0], box.extents[0]])
+        if episode.offered is not None:
+            shell = episode.offered.candidates
+            assert shell.actor_features is not None  # nodes.py gives every shell its features
+            observation["candidate_positions"][:] = centres(shell.shell_poses)
+            observation["candidate_valid_mask"][:] = shell.mask_valid
+            observation["candidate_features"][:] = shell.actor_features
+            # steps that were lost on actions that are not valid are gone
+            observation["candidate_features"][:, _REMAINING] = self.horizon - episode.steps
+        return observation
+
+    def _info(self) -> Info:
+        episode = self._running(also_ended=True)
+        return {
+            "action_mask": self.action_masks().astype(np.int8),
+            "target_gain": episode.target_gain,
+            "scene_gain": episode.scene_gain,
+            "step": episode.steps,
+            "moves": len(episode.node.path),
+            "row": episode.row,
+            "sample_key": episode.sample_key,
+            "target": episode.target.rank,
+            "target_id": episode.target.target_id,
+            "candidate_seed": episode.candidate_seed,
+            "ended": episode.ended,
+            "reasons": (),
+        }
+
+
+def _spaces(candidates: int, horizon: int) -> dict[str, spaces.Box | spaces.MultiBinary]:
+    def places(*shape: int) -> spaces.Box:
+        return spaces.Box(-_FARTHEST_M, _FARTHEST_M, (*shape, 3), np.float32)
+
+    return {
+        "step_fraction": spaces.Box(0, 1, (1,), np.float32),
+        "current_position": places(),
+        "history_positions": places(horizon + 1),
+        "history_mask": spaces.MultiBinary(horizon + 1),
+        "candidate_positions": places(candidates),
+        "candidate_valid_mask": spaces.MultiBinary(candidates),
+        "candidate_features": spaces.Box(
+            -_LARGEST_FEATURE, _LARGEST_FEATURE, (candidates, len(FEATURES)), np.float32
+        ),
+        "target_box": spaces.Box(-_FARTHEST_M, _FARTHEST_M, (6,), np.float32),
+    }
+
+
+def _reasons(shell: EvaluatedNode, index: int) -> tuple[str, ...]:
+    """Why a candidate is not valid; nothing if it is."""
+    bitset = shell.candidates.invalid_reason_bitset
+    assert bitset is not None  # nodes.py gives every shell its reasons
+    if shell.candidates.mask_valid[index]:
+        return ()
+    return tuple(
+        name for name, bit in INVALID_REASON_CODES.items() if int(bitset[index]) >> bit & 1
+    )
+
+
+def _count(skipped: dict[str, int], reason: str) -> None:
+    skipped[reason] = skipped.get(reason, 0) + 1
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        message = f"environment.{name} is {value}, expected at least 1"
+        raise ConfigurationError(message=message)
+    return value
+
+
+def _checked_rows(rows: Iterable[int] | None, count: int) -> tuple[int, ...]:
+    chosen = tuple(range(count)) if rows is None else tuple(int(row) for row in rows)
+    bad = [row for row in chosen if not 0 <= row < count]
+    if bad or not chosen:
+        value = bad[0] if bad else "empty"
+        message = f"environment.rows: {value}, expected rows from 0 to {count - 1}"
+        raise ConfigurationError(message=message)
+    return chosen
+
+
+def _checked_options(options: Mapping[str, Any] | None, rows: Sequence[int]) -> dict[str, int]:
+    given = dict(options or {})
+    for name, value in given.items():
+        if name not in _OPTIONS:
+            message = f"options: unknown key {name!r}; known: {', '.join(_OPTIONS)}"
+            raise ConfigurationError(message=message)
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+            message = f"options: {name} is {value!r}, expected a whole number from 0 up"
+            raise ConfigurationError(message=message)
+    if "row" in given and given["row"] not in rows:
+        message = f"options: row is {given['row']}, expected one of {list(rows)}"
+        raise ConfigurationError(message=message)
+    return {name: int(value) for name, value in given.items()}

@@ -1,0 +1,312 @@
+"""Nodes of a rollout: a pose, what was seen on the way there, and the shell of candidates it offers, fully labelled.
+
+A node is named by the candidates that were taken to reach it. Its candidates depend on that name and on a seed, not on
+who asks: recipes that take the same way find the same node, which is evaluated once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.contracts.reasons import VALID_BITSET
+from rollbook.generate.actor.actor import ActorState
+from rollbook.generate.actor.features import candidate_features
+from rollbook.generate.candidates.families import CandidateMixtureConfig, Proposal, sample_shell
+from rollbook.generate.candidates.rules import (
+    RuleConfig,
+    ShellCheck,
+    Surroundings,
+    check_depth,
+    check_shell,
+    guard_order,
+    mark,
+)
+from rollbook.generate.geometry.camera import Camera
+from rollbook.generate.geometry.poses import centres
+from rollbook.generate.oracle.oracle import Oracle, OracleState
+from rollbook.generate.raycast.scene_geometry import SceneGeometry
+from rollbook.generate.rollout.seeds import node_generator
+from rollbook.generate.targets.selection import SelectedTarget
+from rollbook.store.records import CandidateSamplingResult, SelectedDepth, TargetEvalCrop
+
+Labels = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RolloutTask:
+    """One target of one source row, and everything that decides how rollouts from there come out."""
+
+    sample_key: str
+    target: SelectedTarget
+    geometry: SceneGeometry
+    oracle: Oracle
+    oracle_root: OracleState
+    actor_root: ActorState
+    root_pose: NDArray[np.float64]
+    mixture: CandidateMixtureConfig
+    rules: RuleConfig
+    camera: Camera
+    """Candidates are rendered and scored with it."""
+    depth_camera: Camera | None
+    """What was taken is rendered once more with it, and kept; None to keep no image."""
+    campaign_seed: int
+    recorded: NDArray[np.float64]
+    """[K, 12]: where the person who recorded the source row went on to, a move of the shell apart."""
+    root_target_points: NDArray[np.float32] | None = None
+    """Points in the target box at the root; given only when the oracle's points are to be kept."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    path: tuple[int, ...]
+    """The shell index taken at every step."""
+    pose: NDArray[np.float64]
+    centres: NDArray[np.float64]
+    """[len(path) + 1, 3]: where the camera has been, the root first."""
+    oracle: OracleState
+    actor: ActorState
+    target_points: NDArray[np.float32] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EvaluatedNode:
+    node: Node
+    candidates: CandidateSamplingResult
+    labels: Labels
+    """[N] each; NaN where a candidate is not valid."""
+    rendered: NDArray[np.intp]
+    """Shell indices that have an image, ascending."""
+    depth: NDArray[np.float32]
+    """[len(rendered), H, W]"""
+    crops: tuple[TargetEvalCrop, ...]
+
+    @property
+    def num_valid(self) -> int:
+        return int(np.count_nonzero(self.candidates.mask_valid))
+
+    def image(self, shell_index: int) -> NDArray[np.float32]:
+        return np.asarray(self.depth[np.searchsorted(self.rendered, shell_index)])
+
+
+@dataclass(slots=True, eq=False)
+class NodeEvaluator:
+    """Evaluates nodes of one task for one seed and horizon, each of them once."""
+
+    task: RolloutTask
+    seed: int | None
+    horizon: int
+    nodes_evaluated: int = 0
+    candidates_scored: int = 0
+    _evaluated: dict[tuple[int, ...], EvaluatedNode] = field(default_factory=dict)
+    _nodes: dict[tuple[int, ...], Node] = field(default_factory=dict)
+    _images: dict[tuple[int, ...], SelectedDepth] = field(default_factory=dict)
+
+    def root(self) -> Node:
+        if () not in self._nodes:
+            task = self.task
+            place = centres(task.root_pose)[None]
+            self._nodes[()] = Node(
+                (),
+                task.root_pose,
+                place,
+                task.oracle_root,
+                task.actor_root,
+                task.root_target_points,
+            )
+        return self._nodes[()]
+
+    def child(self, parent: EvaluatedNode, shell_index: int) -> Node:
+        """The node after taking a candidate: its image is now part of what is known."""
+        path = (*parent.node.path, shell_index)
+        if path not in self._nodes:
+            task, node = self.task, parent.node
+            pose = parent.candidates.shell_poses[shell_index].astype(np.float64)
+            depth = parent.image(shell_index)
+            self._nodes[path] = Node(
+                path,
+                pose,
+                np.concatenate([node.centres, centres(pose)[None]]),
+                task.oracle.fuse(node.oracle, depth, pose, task.camera),
+                node.actor.advanced(pose, depth, task.camera),
+                None
+                if node.target_points is None
+                else np.concatenate([node.target_points, self._points_on_target(depth, pose)]),
+            )
+        return self._nodes[path]
+
+    def selected_depth(
+        self, path: tuple[int, ...], pose: NDArray[np.float32]
+    ) -> SelectedDepth | None:
+        """The image that is kept of the candidate at the end of a path."""
+        camera = self.task.depth_camera
+        if camera is None:
+            return None
+        if path not in self._images:
+            depth = self.task.geometry.depth(pose[None], camera)[0]
+            self._images[path] = SelectedDepth(
+                depth_m=depth,
+                valid_mask=depth > 0,
+                focal_px=(camera.fx, camera.fy),
+                principal_point_px=(camera.cx, camera.cy),
+            )
+        return self._images[path]
+
+    # --------------------------------------------------------------------------------- evaluating
+
+    def evaluate(self, node: Node) -> EvaluatedNode:
+        if node.path not in self._evaluated:
+            self._evaluated[node.path] = self._evaluate(node)
+        return self._evaluated[node.path]
+
+    def _evaluate(self, node: Node) -> EvaluatedNode:
+        task = self.task
+        proposal = self._propose(node)
+        checked = self._checked(node, proposal, task.geometry)
+        rows = np.flatnonzero(checked.valid)
+        depth = task.geometry.depth(proposal.poses[rows], task.camera)
+        bitset = guard_order(checked.bitset, rows, depth, task.camera)
+        bitset = check_depth(
+            bitset,
+            depth,
+            task.rules,
+            poses=proposal.poses[rows],
+            camera=task.camera,
+            bounds=task.geometry.bounds,
+            target_box=task.target.box,
+        )
+        kept = bitset[rows] == VALID_BITSET
+        rows, depth = rows[kept], depth[kept]
+        labels = self._labels(node, proposal, rows, depth)
+        failed = rows[~_all_finite(labels, rows)]
+        bitset = mark(bitset, failed, "ORACLE_DISTANCE_FAILED")
+        for values in labels.values():
+            values[failed] = np.nan  # all or none: half a label is none
+        self.nodes_evaluated += 1
+        self.candidates_scored += len(rows)
+        return EvaluatedNode(
+            node,
+            self._shell(node, proposal, bitset, checked.diagnostics),
+            labels,
+            rows,
+            depth,
+            self._crops(node, proposal, rows, depth),
+        )
+
+    def _checked(self, node: Node, proposal: Proposal, world: Surroundings) -> ShellCheck:
+        return check_shell(
+            proposal,
+            node.pose,
+            world,
+            self.task.rules,
+            target_box=self.task.target.box,
+            camera=self.task.camera,
+            points=node.actor.points,
+            observed=node.actor.map.occupied_centres()
+            if self.task.rules.require_target_evidence
+            else None,
+        )
+
+    def _propose(self, node: Node) -> Proposal:
+        task = self.task
+        rng = node_generator(
+            campaign_seed=task.campaign_seed,
+            sample_key=task.sample_key,
+            target_id=task.target.target_id,
+            recipe=None,
+            seed=self.seed,
+            path=node.path,
+            purpose="candidates",
+        )
+        drawn = sample_shell(task.mixture, node.pose, task.target.box.centres[0], node.centres, rng)
+        # as they are stored: a candidate is judged by the very pose that is kept of it
+        with np.errstate(over="ignore"):
+            kept = drawn.poses.astype(np.float32).astype(np.float64)
+        return replace(drawn, poses=kept)
+
+    def _labels(
+        self,
+        node: Node,
+        proposal: Proposal,
+        rows: NDArray[np.intp],
+        depth: NDArray[np.float32],
+    ) -> Labels:
+        scored = self.task.oracle.score(node.oracle, depth, proposal.poses[rows], self.task.camera)
+        labels = {}
+        for name, values in scored.items():
+            labels[name] = np.full(len(proposal.poses), np.nan, np.float32)
+            labels[name][rows] = values
+        return labels
+
+    def _shell(
+        self,
+        node: Node,
+        proposal: Proposal,
+        bitset: NDArray[np.uint32],
+        diagnostics: dict[str, NDArray[Any]],
+    ) -> CandidateSamplingResult:
+        task = self.task
+        valid_actor = self._checked(node, proposal, node.actor.map).valid
+        features = candidate_features(
+            node.actor,
+            proposal.poses,
+            reference_pose=node.pose,
+            target=task.target.box,
+            camera=task.camera,
+            strategy_id=proposal.strategy_id,
+            mixture_id=proposal.mixture_id,
+            density=proposal.density,
+            valid_actor=valid_actor,
+            step_index=len(node.path),
+            horizon=self.horizon,
+        )
+        return CandidateSamplingResult(
+            shell_poses=proposal.poses.astype(np.float32),
+            mask_valid=bitset == VALID_BITSET,
+            invalid_reason_bitset=bitset,
+            strategy_id=proposal.strategy_id,
+            position_id=proposal.position_id,
+            mixture_id=proposal.mixture_id,
+            sampler_probability=proposal.density.astype(np.float32),
+            extras={**diagnostics, "valid_actor_mask": valid_actor},
+            actor_features=features,
+        )
+
+    # ---------------------------------------------------------------------- the oracle's own points
+
+    def _points_on_target(
+        self, depth: NDArray[np.float32], pose: NDArray[np.float64]
+    ) -> NDArray[np.float32]:
+        used = slice(None, None, self.task.oracle.config.backprojection_stride)
+        points = self.task.camera.points(depth, pose)[used, used].reshape(-1, 3)
+        return points[self.task.oracle.in_target(points)]
+
+    def _crops(
+        self,
+        node: Node,
+        proposal: Proposal,
+        rows: NDArray[np.intp],
+        depth: NDArray[np.float32],
+    ) -> tuple[TargetEvalCrop, ...]:
+        if node.target_points is None:
+            return ()
+        return (
+            TargetEvalCrop(points_world=node.target_points),
+            *(
+                TargetEvalCrop(
+                    points_world=self._points_on_target(depth[at], proposal.poses[row]),
+                    shell_index=int(row),
+                )
+                for at, row in enumerate(rows)
+            ),
+        )
+
+
+def _all_finite(labels: Labels, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+    finite = np.ones(len(rows), np.bool_)
+    for values in labels.values():
+        finite &= np.isfinite(values[rows])
+    return finite

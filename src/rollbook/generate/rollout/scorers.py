@@ -1,0 +1,284 @@
+"""Scorers: what makes one candidate of an evaluated shell better than another. Greater is better.
+
+A scorer that does not read labels is given none: it knows what the actor knows. A learned one is a function the user
+names as `module:attr`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.errors import ConfigurationError, InvalidValue
+from rollbook.generate.actor.features import FEATURES
+from rollbook.generate.geometry.poses import centres, rotations
+
+Array = NDArray[np.float64]
+
+METRES_PER_RADIAN = 0.5
+"""What a turn counts beside a move, when poses are compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShellView:
+    """One evaluated shell of N candidates, as a scorer sees it."""
+
+    features: NDArray[np.float32]
+    """[N, len(names)]"""
+    poses: Array
+    """[N, 12]"""
+    valid: NDArray[np.bool_]
+    """[N]: the actor may take it."""
+    reference_pose: Array
+    """[12]: where the actor stands."""
+    visited: Array
+    """[k, 3]: centres where it has been."""
+    names: tuple[str, ...] = FEATURES
+    labels: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """What the oracle found, by name; as long as the shell, or as the valid part of it."""
+    next_recorded: Array | None = None
+    """[12]: where the recording went next; None when it ends here."""
+
+    def __post_init__(self) -> None:
+        count = len(self.valid)
+        for name, shape in (("features", (count, len(self.names))), ("poses", (count, 12))):
+            given = getattr(self, name).shape
+            if given != shape:
+                raise _wrong("shell", name, f"of shape {list(given)}", f"{list(shape)}")
+
+    def feature(self, name: str) -> Array:
+        """One column, NaN where a candidate is not valid."""
+        if name not in self.names:
+            raise ConfigurationError(message=f"the shell has no feature {name!r}")
+        return self.known(self.features[:, self.names.index(name)])
+
+    def label(self, name: str) -> Array:
+        """One label, NaN where a candidate is not valid."""
+        if name not in self.labels:
+            known = ", ".join(self.labels) or "none"
+            message = f"the label {name!r} is needed, the oracle gave: {known}"
+            raise ConfigurationError(message=message)
+        return self.known(np.asarray(self.labels[name]))
+
+    def known(self, values: NDArray[Any]) -> Array:
+        """As long as the shell, NaN where a candidate is not valid."""
+        scores = np.full(len(self.valid), np.nan)
+        if values.shape not in (self.valid.shape, (self.valid.sum(),)):
+            expected = f"[{len(self.valid)}], or [{self.valid.sum()}] for the valid ones"
+            raise _wrong("shell", "values", f"of shape {list(values.shape)}", expected)
+        scores[self.valid] = values[self.valid] if values.shape == self.valid.shape else values
+        return scores
+
+    def for_actor(self) -> ShellView:
+        """The same without anything that only the oracle knows."""
+        return replace(self, labels={}, next_recorded=None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scorer:
+    """Gives every candidate a score, [N]; NaN where it is not valid or nothing is known."""
+
+    name: str
+    meaning: str
+    reads_labels: bool
+    """Whether it needs the oracle: its labels, or where the recording went on."""
+    score: Callable[[ShellView], Array]
+    checkpoint: str | None = None
+    """Digest of a learned policy's weights, where it says one."""
+
+    def __call__(self, shell: ShellView) -> Array:
+        return self.score(shell if self.reads_labels else shell.for_actor())
+
+
+LearnedPolicy = Callable[
+    [NDArray[np.float32], tuple[str, ...], NDArray[np.bool_], dict[str, Any]], NDArray[Any]
+]
+"""(features [N, F], their names, valid [N], context) -> scores [N], of floats.
+
+The context holds copies of `poses` [N, 12], `reference_pose` [12] and `visited` [k, 3]."""
+
+
+def scorer_named(name: str) -> Scorer:
+    """A scorer of SCORERS, or a learned one by `module:attr`."""
+    if name in SCORERS:
+        return SCORERS[name]
+    if ":" not in name:
+        near = ", ".join(get_close_matches(name, SCORERS, n=4, cutoff=0))
+        message = f"scorer {name!r} is not known; expected module:attr or a name such as {near}"
+        raise ConfigurationError(message=message)
+    return load_scorer(name)
+
+
+def load_scorer(path: str) -> Scorer:
+    """The scorer of a learned policy. It sees copies of what the actor knows, and no labels.
+
+    What it prints goes to standard error: standard output is for results.
+    """
+    policy = _imported(path)
+
+    def score(shell: ShellView) -> Array:
+        context = {
+            "poses": shell.poses.copy(),
+            "reference_pose": shell.reference_pose.copy(),
+            "visited": shell.visited.copy(),
+        }
+        with redirect_stdout(sys.stderr):
+            found = policy(shell.features.copy(), shell.names, shell.valid.copy(), context)
+        return _checked(found, shell, path)
+
+    checkpoint = getattr(policy, "checkpoint_digest", None)
+    return Scorer(
+        path,
+        "a learned policy",
+        reads_labels=False,
+        score=score,
+        checkpoint=None if checkpoint is None else str(checkpoint),
+    )
+
+
+def _imported(path: str) -> LearnedPolicy:
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute or ":" in attribute:
+        raise ConfigurationError(message=f"policy {path!r}: expected module:attr")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:  # a module of the user's may raise anything
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        message = f"policy {path!r}: {module_name} cannot be imported: {kind}{error}"
+        raise ConfigurationError(message=message) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            message = f"policy {path!r}: there is no {attribute} in {module_name}"
+            raise ConfigurationError(message=message)
+        found = getattr(found, part)
+    if not callable(found):
+        message = f"policy {path!r} is a {type(found).__name__}, expected something to call"
+        raise ConfigurationError(message=message)
+    policy: LearnedPolicy = found
+    return policy
+
+
+def _checked(scores: object, shell: ShellView, path: str) -> Array:
+    """A learned policy has to score every valid candidate, and nothing is cut or filled to make it fit."""
+    record = f"policy {path!r}"
+    if not isinstance(scores, np.ndarray):
+        raise _wrong(record, "scores", f"a {type(scores).__name__}", "a numpy array")
+    if scores.shape != shell.valid.shape or scores.dtype.kind != "f":
+        value = f"{scores.dtype}{list(scores.shape)}"
+        raise _wrong(record, "scores", value, f"float[{len(shell.valid)}]")
+    bad = np.flatnonzero(shell.valid & ~np.isfinite(scores))
+    if len(bad):
+        expected = f"a finite number for every valid candidate; {len(bad)} are not"
+        raise _wrong(record, f"scores[{bad[0]}]", scores[bad[0]], expected)
+    return shell.known(scores)
+
+
+# -------------------------------------------------------------------------------------- baselines
+
+
+def _random_valid(shell: ShellView) -> Array:
+    return shell.known(np.zeros(len(shell.valid)))
+
+
+def _farthest_from_history(shell: ShellView) -> Array:
+    if not len(shell.visited):
+        raise _wrong("shell", "visited", "empty", "at least the root")
+    apart = np.linalg.norm(centres(shell.poses)[:, None] - shell.visited, axis=2)
+    return shell.known(apart.min(axis=1))
+
+
+def _farthest_from_reference(shell: ShellView) -> Array:
+    offset = centres(shell.poses) - centres(shell.reference_pose)
+    return shell.known(np.linalg.norm(offset, axis=1))
+
+
+def _novelty(shell: ShellView) -> Array:
+    """A view that does not show the target is no new view of it, from wherever."""
+    angle, area = shell.feature("view_novelty_rad"), shell.feature("obb_area_frac")
+    return np.where(area == 0, 0.0, angle)
+
+
+def _coverage_greedy(shell: ShellView) -> Array:
+    return shell.label("target_coverage_after") - shell.label("target_coverage_before")
+
+
+def _recorded_continuation(shell: ShellView) -> Array:
+    if shell.next_recorded is None:
+        return np.full(len(shell.valid), np.nan)
+    offset = centres(shell.poses) - centres(shell.next_recorded)
+    # trace of A^T B is the sum of products; for rotations 1 + 2 cos of the angle between them
+    trace = (rotations(shell.poses) * rotations(shell.next_recorded)).sum(axis=(1, 2))
+    turn = np.arccos(np.clip((trace - 1) / 2, -1.0, 1.0))
+    return shell.known(-np.linalg.norm(offset, axis=1) - METRES_PER_RADIAN * turn)
+
+
+def _by_feature(name: str, meaning: str, column: str, sign: float = 1.0) -> Scorer:
+    def score(shell: ShellView) -> Array:
+        return sign * shell.feature(column)
+
+    return Scorer(name, meaning, reads_labels=False, score=score)
+
+
+def _by_label(name: str, meaning: str, column: str) -> Scorer:
+    def score(shell: ShellView) -> Array:
+        return shell.label(column)
+
+    return Scorer(name, meaning, reads_labels=True, score=score)
+
+
+_ALL = (
+    Scorer("random_valid", "nothing: chance decides", reads_labels=False, score=_random_valid),
+    _by_feature("nearest", "nearness to the target", "dist_target", sign=-1.0),
+    Scorer(
+        "farthest_from_history",
+        "distance to the nearest place visited",
+        reads_labels=False,
+        score=_farthest_from_history,
+    ),
+    Scorer(
+        "farthest_from_reference",
+        "length of the move",
+        reads_labels=False,
+        score=_farthest_from_reference,
+    ),
+    Scorer(
+        "novelty",
+        "angle to earlier views of the target, if it is in view",
+        reads_labels=False,
+        score=_novelty,
+    ),
+    _by_feature("target_area", "size of the target in the image", "obb_area_frac"),
+    _by_feature("frontier", "steps from free into unknown", "frontier_per_ray"),
+    _by_feature("information_gain", "unknown voxels in view", "unknown_per_ray"),
+    _by_feature(
+        "information_gain_target", "unknown voxels of the target in view", "target_unknown_per_ray"
+    ),
+    Scorer(
+        "coverage_greedy",
+        "gain of the target's coverage",
+        reads_labels=True,
+        score=_coverage_greedy,
+    ),
+    _by_label("rri_greedy_target", "root gain of the target", "target_root_gain"),
+    _by_label("rri_greedy_scene", "root gain of the scene", "scene_root_gain"),
+    Scorer(
+        "recorded_continuation",
+        "nearness to where the recording went next",
+        reads_labels=True,
+        score=_recorded_continuation,
+    ),
+)
+SCORERS: Mapping[str, Scorer] = MappingProxyType({each.name: each for each in _ALL})
+
+
+def _wrong(record: str, field_name: str, value: object, expected: str) -> InvalidValue:
+    return InvalidValue(record=record, field=field_name, value=str(value), expected=expected)

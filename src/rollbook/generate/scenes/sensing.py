@@ -1,0 +1,322 @@
+"""Recording: what a robot that walked through a scene would have kept: its way, sparse points and detected boxes.
+
+Points lie where a tracker finds them, at edges of depth and shape, and are off along their ray. Detections are of
+what was visible, missed now and then, never quite in place, and do not know which object they are of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.errors import ConfigurationError
+from rollbook.generate.geometry.boxes import Boxes
+from rollbook.generate.geometry.camera import Camera
+from rollbook.generate.geometry.poses import centres, poses_of, rotations
+from rollbook.generate.scenes.scene import Scene
+from rollbook.generate.scenes.solids import about_z
+from rollbook.generate.scenes.structure import STRUCTURE
+from rollbook.generate.scenes.walk import Walk, WalkConfig, take_walk
+
+if TYPE_CHECKING:
+    from rollbook.generate.raycast.scene_geometry import SceneGeometry
+
+Array = NDArray[np.float64]
+Rng = np.random.Generator
+
+
+class SensingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    image_px: int = 240
+    """Width and height of the recording camera."""
+    field_of_view_deg: float = 90.0
+    near_m: float = 0.05
+    far_m: float = 20.0
+    points_per_frame: int = 900
+    flat_weight: float = 0.03
+    """How likely a point lies on a plain surface, against 1 at an edge."""
+    inv_dist_sigma: float = 0.004
+    """Of the noise of inverse distance, 1/m: the middle value, points differ by about a third."""
+    least_pixels: int = 40
+    """What shows fewer in every frame is never detected."""
+    miss_rate: float = 0.08
+    """The share of plainly visible objects that is missed; hidden ones are missed more often."""
+    centre_sigma_m: float = 0.04
+    """Of a detected centre along each axis; twice as much for objects that were hardly seen."""
+    extent_sigma: float = 0.07
+    """Of a detected side, as a share of it."""
+    yaw_sigma_deg: float = 4.0
+    confidence_sigma: float = 0.06
+    confusion_rate: float = 0.03
+    """The share of detections of the wrong class."""
+    false_positives: float = 0.4
+    """Boxes around nothing, on average per recording."""
+
+    def __post_init__(self) -> None:
+        _expect(self, "image_px", 16 <= self.image_px <= 2048, "16 to 2048")
+        _expect(self, "field_of_view_deg", 10 <= self.field_of_view_deg <= 150, "10 to 150")
+        _expect(self, "near_m", 0 < self.near_m < self.far_m, "more than 0, less than far_m")
+        _expect(self, "far_m", self.far_m <= 1000, "at most 1000")
+        _expect(self, "points_per_frame", 0 <= self.points_per_frame <= 10**6, "0 to 10^6")
+        _expect(self, "flat_weight", 0 < self.flat_weight <= 1, "more than 0, at most 1")
+        _expect(self, "inv_dist_sigma", 0 <= self.inv_dist_sigma <= 1, "0 to 1")
+        _expect(self, "least_pixels", self.least_pixels >= 1, "at least 1")
+        for name in ("miss_rate", "confusion_rate"):
+            _expect(self, name, 0 <= getattr(self, name) <= 1, "0 to 1")
+        for name in ("centre_sigma_m", "extent_sigma", "confidence_sigma"):
+            _expect(self, name, 0 <= getattr(self, name) <= 1, "0 to 1")
+        _expect(self, "yaw_sigma_deg", 0 <= self.yaw_sigma_deg <= 180, "0 to 180")
+        _expect(self, "false_positives", 0 <= self.false_positives <= 100, "0 to 100")
+
+    @property
+    def camera(self) -> Camera:
+        limits = {"near_m": self.near_m, "far_m": self.far_m}
+        return Camera.square(self.image_px, self.field_of_view_deg, **limits)
+
+
+def _expect(config: SensingConfig, name: str, fine: bool, expected: str) -> None:
+    if not fine:
+        message = f"SensingConfig.{name} is {getattr(config, name)}, expected {expected}"
+        raise ConfigurationError(message=message)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Semidense:
+    points: NDArray[np.float32]
+    """[P, 3]"""
+    frame: NDArray[np.int32]
+    """The frame each was seen in."""
+    inv_dist_std: NDArray[np.float32]
+    """1/m"""
+    dist_std: NDArray[np.float32]
+    """m"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    poses: NDArray[np.float32]
+    """[F, 12]; the last is the root of rollouts."""
+    t_ns: NDArray[np.int64]
+    camera: Camera
+    points: NDArray[np.float32]
+    point_frame: NDArray[np.int32]
+    inv_dist_std: NDArray[np.float32]
+    dist_std: NDArray[np.float32]
+    detections: Boxes
+    continuation: NDArray[np.float32]
+    """[K, 12]: where the walk went after the root. Not for the actor."""
+    continuation_t_ns: NDArray[np.int64]
+
+
+def record(
+    scene: Scene,
+    geometry: SceneGeometry,
+    rng: np.random.Generator,
+    *,
+    walk: WalkConfig | None = None,
+    sensing: SensingConfig | None = None,
+) -> Recording:
+    """One walk through a scene. `geometry` is the scene's mesh made ready for rays."""
+    config = sensing or SensingConfig()
+    walking, looking, detecting = rng.spawn(3)
+    taken: Walk = take_walk(scene.walkable, walk or WalkConfig(), walking)
+    camera = config.camera
+    depth, face = geometry.depth_and_faces(taken.poses, camera)
+    seen = semidense_points(depth, _normals(geometry, face), taken.poses, camera, config, looking)
+    quality = visibility(scene, face, taken.poses, camera, config.least_pixels)
+    found = detections_of(scene, quality, depth, taken.poses, camera, config, detecting)
+    return Recording(
+        taken.poses,
+        taken.t_ns,
+        camera,
+        seen.points,
+        seen.frame,
+        seen.inv_dist_std,
+        seen.dist_std,
+        found,
+        taken.continuation,
+        taken.continuation_t_ns,
+    )
+
+
+# ------------------------------------------------------------------------------ semidense points
+
+
+def semidense_points(
+    depth: NDArray[np.float32],
+    normals: NDArray[np.float32],
+    poses: NDArray[np.float32],
+    camera: Camera,
+    config: SensingConfig,
+    rng: Rng,
+) -> Semidense:
+    """Pixels drawn without repetition, edges first, each moved along its ray by noise of its inverse distance.
+
+    `depth` is [F, H, W], `normals` [F, H, W, 3]. A frame that hits less than asked for gives what it has.
+    """
+    frames = len(depth)
+    flat = depth.reshape(frames, -1)
+    weight = np.where(edges(depth, normals), 1.0, config.flat_weight).reshape(frames, -1)
+    # the smallest of exponential times with these rates: a draw by weight, without repetition
+    time = np.where(flat > 0, rng.exponential(size=flat.shape) / weight, np.inf)
+    count = min(config.points_per_frame, flat.shape[1])
+    first = np.sort(np.argpartition(time, count - 1, axis=1)[:, :count], axis=1)
+    frame, slot = np.nonzero(np.isfinite(np.take_along_axis(time, first, axis=1)))
+    pixel = first[frame, slot]
+    ray = np.einsum("nij,nj->ni", rotations(poses)[frame], camera.rays()[pixel].astype(np.float64))
+    length = np.linalg.norm(ray, axis=1)
+    distance = flat[frame, pixel] * length
+    sigma = config.inv_dist_sigma * np.exp(rng.normal(0, 0.3, len(frame)))
+    inverse = 1 / distance + sigma * rng.normal(size=len(frame))
+    # noise that would put a point at infinity or behind the camera leaves it at the far end
+    moved = 1 / np.maximum(inverse, 1 / config.far_m)
+    points = centres(poses)[frame] + ray / length[:, None] * moved[:, None]
+    return Semidense(
+        points.astype(np.float32),
+        frame.astype(np.int32),
+        sigma.astype(np.float32),
+        (sigma * moved**2).astype(np.float32),
+    )
+
+
+def edges(depth: NDArray[np.float32], normals: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """[F, H, W]: pixels whose right or lower neighbour is much nearer or farther, or faces another way."""
+    found = np.zeros(depth.shape, bool)
+    for axis in (1, 2):
+        here = [slice(None)] * 3
+        there = [slice(None)] * 3
+        here[axis], there[axis] = slice(None, -1), slice(1, None)
+        a, b = tuple(here), tuple(there)
+        jump = np.abs(depth[a] - depth[b]) > 0.06 * np.minimum(depth[a], depth[b])
+        bend = np.einsum("fhwk,fhwk->fhw", normals[a], normals[b]) < 0.9
+        found[a] |= jump | bend
+    return found
+
+
+def _normals(geometry: SceneGeometry, face: NDArray[np.int32]) -> NDArray[np.float32]:
+    """[F, H, W, 3]; where nothing was hit, any: depth tells those apart."""
+    return np.asarray(geometry.mesh.normals[np.maximum(face, 0)])
+
+
+# ------------------------------------------------------------------------------------ detections
+
+
+def detections_of(
+    scene: Scene,
+    quality: Array,
+    depth: NDArray[np.float32],
+    poses: NDArray[np.float32],
+    camera: Camera,
+    config: SensingConfig,
+    rng: Rng,
+) -> Boxes:
+    """Boxes of what the frames show, in no particular order. `quality` is how visible each object was."""
+    count = len(scene.boxes)
+    draw, wrong = rng.random(count), rng.random(count) < config.confusion_rate
+    chance = (1 - config.miss_rate) * (1 - np.exp(-quality / 0.12))
+    rows = np.flatnonzero((quality > 0) & (draw < chance))
+    boxes = _jittered(scene.boxes, quality, wrong, scene.class_names, config, rng).take(rows)
+    invented = _false_positives(scene, depth, poses, camera, config, rng)
+    both = _stacked([boxes, invented])
+    return both.take(rng.permutation(len(both)))
+
+
+def visibility(
+    scene: Scene,
+    face: NDArray[np.int32],
+    poses: NDArray[np.float32],
+    camera: Camera,
+    least_pixels: int,
+) -> Array:
+    """[objects]: 0 for what was not seen, near 1 for what was seen whole and large in some frame."""
+    count = len(scene.boxes)
+    best = np.zeros(count)
+    row_of = np.full(int(max(scene.mesh.inst_id.max(), -1)) + 2, -1)
+    row_of[scene.boxes.inst_id] = np.arange(count)
+    instance = np.where(face >= 0, scene.mesh.inst_id[np.maximum(face, 0)], -1)
+    for frame, pose in enumerate(poses):
+        rows = row_of[instance[frame]]
+        pixels = np.bincount(rows[rows >= 0], minlength=count)
+        room = scene.boxes.projected_areas(pose, camera)
+        # a box is larger in the image than what it holds, so half of it filled is all of it seen
+        share = np.minimum(1, 2 * pixels / np.maximum(room, 1))
+        size = 1 - np.exp(-pixels / (0.004 * camera.width * camera.height))
+        best = np.maximum(best, np.where(pixels >= least_pixels, share * size, 0))
+    return best
+
+
+def _jittered(
+    truth: Boxes,
+    quality: Array,
+    wrong: NDArray[np.bool_],
+    class_names: Sequence[str],
+    config: SensingConfig,
+    rng: Rng,
+) -> Boxes:
+    """Every object as it might be detected: off in place, size, turn, and sometimes in class."""
+    count = len(truth)
+    spread = (2 - quality)[:, None]
+    off = rng.normal(size=(count, 3)) * config.centre_sigma_m * spread
+    scale = np.exp(rng.normal(size=(count, 3)) * config.extent_sigma * spread)
+    turn = rng.normal(size=count) * math.radians(config.yaw_sigma_deg)
+    other = rng.integers(len(STRUCTURE), len(class_names), count)
+    sem = np.where(wrong, other, truth.sem_id)
+    confidence = 0.2 + 0.75 * np.sqrt(quality) + rng.normal(size=count) * config.confidence_sigma
+    turned = rotations(truth.pose_world_object) @ np.array([about_z(t) for t in turn]).reshape(
+        -1, 3, 3
+    )
+    return Boxes.build(
+        poses_of(turned, truth.centres + off),
+        np.maximum(truth.extents * scale, 0.02),
+        sem,
+        confidence=np.clip(confidence, 0.05, 0.99),
+        class_name=[class_names[number] for number in sem],
+        name="detections",
+    )
+
+
+def _false_positives(
+    scene: Scene,
+    depth: NDArray[np.float32],
+    poses: NDArray[np.float32],
+    camera: Camera,
+    config: SensingConfig,
+    rng: Rng,
+) -> Boxes:
+    """Boxes around surface that was seen but is no object of that class, and hardly believed in."""
+    names = scene.class_names
+    wanted = int(rng.poisson(config.false_positives))
+    frame = rng.integers(len(depth), size=wanted)
+    pixel = rng.integers(camera.width * camera.height, size=wanted)
+    z = depth.reshape(len(depth), -1)[frame, pixel].astype(np.float64)
+    ray = np.einsum("nij,nj->ni", rotations(poses)[frame], camera.rays()[pixel].astype(np.float64))
+    turn = np.array([about_z(yaw) for yaw in rng.uniform(-math.pi, math.pi, wanted)])
+    sem = rng.integers(len(STRUCTURE), len(names), wanted)
+    extents = rng.uniform(0.15, 0.8, (wanted, 3))
+    confidence = rng.uniform(0.1, 0.45, wanted)
+    kept = np.flatnonzero(z > 0)
+    invented = Boxes.build(
+        poses_of(turn.reshape(-1, 3, 3), centres(poses)[frame] + ray * z[:, None]),
+        extents,
+        sem,
+        confidence=confidence,
+        class_name=[names[number] for number in sem],
+        name="detections",
+    )
+    return invented.take(kept)
+
+
+def _stacked(parts: Sequence[Boxes]) -> Boxes:
+    return Boxes.build(
+        np.concatenate([part.pose_world_object for part in parts]),
+        np.concatenate([part.extents for part in parts]),
+        np.concatenate([part.sem_id for part in parts]),
+        confidence=np.concatenate([part.confidence for part in parts]),
+        class_name=[name for part in parts for name in part.class_name],
+        name="detections",
+    )

@@ -1,0 +1,165 @@
+"""The documents of a source store: manifest, index, scenes; each is compared with its digest when it is read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
+
+from rollbook.digest import digest_of
+from rollbook.errors import ChecksumMismatch, NotASourceStore, StorageError, UnsupportedVersion
+from rollbook.generate.sources.layout import MANIFEST_FILE, SAFE_ID, SCHEMA_ID, SCHEMA_VERSION
+
+_MANIFEST_DOMAIN = "rollbook.source_manifest.v1"
+_CONFIG_DOMAIN = "rollbook.source_config.v1"
+_CONTENT_DOMAIN = "rollbook.source_content.v1"
+
+T = TypeVar("T")
+
+# ids become parts of paths: what a store says of itself is not taken on trust
+Sha256: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+SafeId: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"^{SAFE_ID}\Z")]
+ShardId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^shard-[0-9]{6,12}\Z")]
+Split: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^(train|val|test)\Z")]
+
+
+class SourceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of index.jsonl: which row, where it lies, and what its content comes to."""
+
+    sample_index: int
+    sample_key: str
+    scene_id: SafeId
+    snippet_id: SafeId
+    split: Split
+    shard_id: ShardId
+    row: int
+    """In its shard."""
+    actor_sha256: Sha256
+    oracle_sha256: Sha256
+    row_sha256: Sha256
+
+
+class SceneGeometryFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of oracle/scenes.jsonl."""
+
+    scene_id: SafeId
+    mesh_sha256: Sha256
+    vertices: int
+    faces: int
+    bounds: list[list[float]]
+    recipe: dict[str, Any] | None
+    """What a procedural scene was made with; None for scenes that were brought."""
+
+
+class ShardEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    shard_id: ShardId
+    first_sample_index: int
+    rows: int
+
+
+class SceneEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    scene_id: SafeId
+    split: Split
+    rows: int
+    mesh_sha256: Sha256
+    notes: dict[str, str]
+    """How the scene came to be, where it matters to who uses it, such as points that were simulated."""
+
+
+class SourceManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """manifest.json. It says nothing about when or where it was written: the same content has the same bytes."""
+
+    schema_id: str
+    schema_version: str
+    created_by: str
+    kind: str
+    """`procedural` or `import`, or what a caller of the writer says."""
+    config: dict[str, Any]
+    config_sha256: str
+    counts: dict[str, int]
+    rows_per_shard: Annotated[int, msgspec.Meta(ge=1)]
+    shards: list[ShardEntry]
+    scenes: list[SceneEntry]
+    split_manifest_hash: str
+    content_sha256: str
+    """Of keys, splits and row digests in order: the same however the rows are cut into shards."""
+    files: dict[str, str]
+    """SHA-256 of the bytes of the other documents."""
+    manifest_digest: str = ""
+
+    def computed_digest(self) -> str:
+        payload = msgspec.to_builtins(self)
+        del payload["manifest_digest"]
+        return digest_of(_MANIFEST_DOMAIN, payload)
+
+
+def config_sha256(config: Mapping[str, Any]) -> str:
+    return digest_of(_CONFIG_DOMAIN, config)
+
+
+def content_sha256(entries: Iterable[SourceEntry]) -> str:
+    rows = [[each.sample_key, each.split, each.row_sha256] for each in entries]
+    return digest_of(_CONTENT_DOMAIN, rows)
+
+
+# ---------------------------------------------------------------------------------------- reading
+
+
+def read_manifest(folder: Path) -> SourceManifest:
+    """Refuses a folder that is no source store, is of another version, or whose manifest was changed."""
+    if not (folder / MANIFEST_FILE).is_file():
+        detail = f"there is no {MANIFEST_FILE} in it" if folder.exists() else "it does not exist"
+        raise NotASourceStore(path=str(folder), detail=detail)
+    data = read_document(folder, MANIFEST_FILE)
+    try:
+        said = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotASourceStore(path=str(folder), detail=f"{MANIFEST_FILE}: {error}") from error
+    schema_id = said.get("schema_id") if isinstance(said, dict) else None
+    if schema_id != SCHEMA_ID:
+        detail = f"its schema is {schema_id!r}, expected {SCHEMA_ID!r}"
+        raise NotASourceStore(path=str(folder), detail=detail)
+    if said.get("schema_version") != SCHEMA_VERSION:
+        detail = (
+            f"schema version {said.get('schema_version')!r}, this release reads {SCHEMA_VERSION!r}"
+        )
+        raise UnsupportedVersion(path=str(folder), detail=detail)
+    manifest = decoded(SourceManifest, data, folder, MANIFEST_FILE)
+    if manifest.computed_digest() != manifest.manifest_digest:
+        detail = f"{MANIFEST_FILE} is not the one the store was finished with"
+        raise ChecksumMismatch(path=str(folder), detail=detail)
+    return manifest
+
+
+def sealed_bytes(folder: Path, manifest: SourceManifest, name: str) -> bytes:
+    """A document as the manifest knows it."""
+    data = read_document(folder, name)
+    if hashlib.sha256(data).hexdigest() != manifest.files.get(name):
+        detail = f"{name} is not the one the store was finished with"
+        raise ChecksumMismatch(path=str(folder), detail=detail)
+    return data
+
+
+def read_document(folder: Path, name: str) -> bytes:
+    try:
+        return (folder / name).read_bytes()
+    except OSError as error:
+        detail = f"{name} cannot be read ({error.strerror or error})"
+        raise StorageError(path=str(folder), detail=detail) from error
+
+
+def decoded(kind: type[T], data: bytes, folder: Path, name: str) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotASourceStore(path=str(folder), detail=f"{name}: {error}") from error
+
+
+def decoded_lines(kind: type[T], data: bytes, folder: Path, name: str) -> list[T]:
+    try:
+        return msgspec.json.Decoder(kind).decode_lines(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotASourceStore(path=str(folder), detail=f"{name}: {error}") from error

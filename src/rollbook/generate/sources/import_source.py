@@ -1,0 +1,326 @@
+"""Sources of one's own: a mesh, recorded trajectories and what there is beside them become rows of a source store."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.digest import digest_of
+from rollbook.errors import ConfigurationError, InvalidTrajectory
+from rollbook.generate.geometry.boxes import Boxes
+from rollbook.generate.geometry.camera import Camera
+from rollbook.generate.geometry.poses import centres
+from rollbook.generate.raycast.scene_geometry import SceneGeometry
+from rollbook.generate.scenes.sensing import Semidense, semidense_points
+from rollbook.generate.sources.documents import SourceManifest
+from rollbook.generate.sources.import_boxes import (
+    ImportedBox,
+    class_table,
+    load_boxes,
+    placed_boxes,
+)
+from rollbook.generate.sources.import_config import (
+    ImportConfig,
+    RecordingImport,
+    SceneImport,
+    camera_of,
+    refuse_missing_files,
+)
+from rollbook.generate.sources.import_mesh import load_mesh
+from rollbook.generate.sources.import_points import PointCloud, load_points, seeing_frames
+from rollbook.generate.sources.import_trajectory import (
+    Trajectory,
+    TrajectoryFormat,
+    load_pose,
+    load_trajectory,
+)
+from rollbook.generate.sources.layout import checked_id
+from rollbook.generate.sources.reader import ActorView
+from rollbook.generate.sources.writer import SourceStoreWriter
+
+_SEED_DOMAIN = "rollbook.import_seed.v1"
+_NOT_SAFE = re.compile(r"[^A-Za-z0-9._+=-]+")
+_IN_SURFACE_M = 0.01
+_MOST_SIMULATED_VIEWS = 48
+
+Progress = Callable[[int, int], None]
+Say = Callable[[str], None]
+"""Takes what was assumed, left out, or will not work."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    manifest: SourceManifest
+    messages: tuple[str, ...]
+    """What was assumed, left out, or will not work; for people."""
+
+
+def import_source_store(
+    path: str | os.PathLike[str],
+    config: ImportConfig,
+    *,
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> ImportReport:
+    """Reads, checks and writes. Nothing is written unless all of it holds."""
+    for each in config.scenes:
+        refuse_missing_files(each)
+    messages: list[str] = []
+    scenes = [_Scene(each, config, messages.append) for each in config.scenes]
+    scenes.sort(key=lambda scene: scene.scene_id)
+    _refuse_twins("scene_id", [scene.scene_id for scene in scenes])
+    classes = config.classes or class_table(
+        boxes for scene in scenes for boxes in (scene.truth, *scene.detected)
+    )
+    with SourceStoreWriter(
+        path,
+        config=config.described() | {"classes": list(classes)},
+        kind="import",
+        splits=config.splits,
+        split_of={scene.scene_id: scene.config.split for scene in scenes if scene.config.split},
+        rows_per_shard=config.rows_per_shard,
+        replace=replace,
+    ) as writer:
+        for done, scene in enumerate(scenes, 1):
+            scene.write(writer, classes)
+            if progress is not None:
+                progress(done, len(scenes))
+        return ImportReport(writer.finish(), tuple(dict.fromkeys(messages)))
+
+
+def _refuse_twins(field: str, names: Sequence[str]) -> None:
+    twins = {name for name in names if names.count(name) > 1}
+    if twins:
+        message = f"import.{field}: {min(twins)!r} is given twice; give each a {field} of its own"
+        raise ConfigurationError(message=message)
+
+
+def _safe_stem(path: str) -> str:
+    name = Path(path).name.split(".")[0]
+    return _NOT_SAFE.sub("-", name).strip("-") or "unnamed"
+
+
+class _Scene:
+    """One scene on its way into a store. Small files are read at once, the mesh when it is its turn."""
+
+    def __init__(self, config: SceneImport, whole: ImportConfig, say: Say) -> None:
+        self.config = config
+        self._say = say
+        self.scene_id = checked_id(config.scene_id or _safe_stem(config.mesh), "scene_id")
+        self.truth = load_boxes(config.boxes) if config.boxes else []
+        self.recordings = [_Recording(self, each, whole, say) for each in config.recordings]
+        _refuse_twins("name", [each.name for each in self.recordings])
+        if config.boxes is None:
+            say(
+                "there are no true boxes: targets cannot be labelled, and rollouts need one that is"
+            )
+
+    @property
+    def detected(self) -> list[list[ImportedBox]]:
+        return [recording.detections for recording in self.recordings]
+
+    def write(self, writer: SourceStoreWriter, classes: Sequence[str]) -> None:
+        config = self.config
+        mesh = load_mesh(
+            config.mesh,
+            up=config.mesh_up or config.up,
+            scale=config.mesh_scale or config.scale,
+            weld=config.weld,
+        )
+        if mesh.degenerate_faces:
+            self._say(f"{mesh.name}: {mesh.degenerate_faces:,} triangles without area are left out")
+        geometry = SceneGeometry(mesh)
+        for recording in self.recordings:
+            recording.refuse_lost(geometry)
+        truth = self.placed(self.truth, classes, "boxes")
+        points = {each.config.points is None for each in self.recordings}
+        notes = {
+            "points": "simulated" if all(points) else "recorded" if not any(points) else "mixed",
+            "boxes": "given" if config.boxes else "none",
+            "renderer": geometry.backend,
+        }
+        writer.add_scene(self.scene_id, mesh, truth, notes=notes)
+        rows = [
+            (each.snippet_id(root), root, each) for each in self.recordings for root in each.roots
+        ]
+        for snippet_id, root, recording in sorted(rows, key=lambda row: row[0]):
+            recording.write(writer, snippet_id, root, geometry, classes)
+
+    def placed(self, boxes: list[ImportedBox], classes: Sequence[str], name: str) -> Boxes:
+        where = f"{self.scene_id} {name}"
+        return placed_boxes(boxes, classes, name=where, up=self.config.up, scale=self.config.scale)
+
+
+class _Recording:
+    """One trajectory through a scene; every root frame of it becomes a row."""
+
+    def __init__(
+        self, scene: _Scene, config: RecordingImport, whole: ImportConfig, say: Say
+    ) -> None:
+        self.scene = scene
+        self.config = config
+        self.sensing, self.seed = whole.sensing, whole.seed
+        self.name = checked_id(config.name or _safe_stem(config.trajectory), "name")
+        self.camera = camera_of(config, whole.sensing)
+        self._say = say
+        self.detections = self._load_detections()
+        self.trajectory = self._load_trajectory()
+        self.roots = self._load_roots()
+        if config.points is None:
+            say("there are no points: they are simulated from depth rendered along the way")
+
+    def snippet_id(self, root: int) -> str:
+        return checked_id(f"{self.name}-{root:06d}", "name")
+
+    # ---------------------------------------------------------------------------- small files
+
+    def _load_detections(self) -> list[ImportedBox]:
+        if self.config.detections is None:
+            self._say(
+                "there are no detections: targets can only come from the oracle's task sampler"
+            )
+            return []
+        found = load_boxes(self.config.detections)
+        if any(box.inst != -1 for box in found):
+            self._say(
+                "inst of detections is left out: a detection does not know which object it is of"
+            )
+        return [msgspec.structs.replace(box, inst=-1) for box in found]
+
+    def _load_trajectory(self) -> Trajectory:
+        config, scene = self.config, self.scene.config
+        device = config.device_from_camera
+        found = load_trajectory(
+            config.trajectory,
+            format=config.trajectory_format,
+            device_from_camera=None if device is None else load_pose(device),
+            frame_rate_hz=config.frame_rate_hz,
+        )
+        if not found.times_known:
+            self._say(f"{self.name} has no times: its frames are {config.frame_rate_hz:g} a second")
+        if found.format is TrajectoryFormat.ARIA and device is None:
+            self._say(
+                f"{self.name} holds poses of the device: without device_from_camera they count as the camera's"
+            )
+        return found.every(config.every).in_world(scene.up, scene.scale)
+
+    def _load_roots(self) -> list[int]:
+        count = len(self.trajectory)
+        if not self.config.root_frames:
+            middle = count // 2
+            self._say(
+                f"{self.name}: no root frame was given, so it is the middle one, {middle} of {count}"
+            )
+            return [middle]
+        lost = [each for each in self.config.root_frames if not -count <= each < count]
+        if lost:
+            message = f"root frame {lost[0]}: {self.name} has {count} frames, counted from 0"
+            raise ConfigurationError(message=message)
+        return sorted({each % count for each in self.config.root_frames})
+
+    # ----------------------------------------------------------------------------------- rows
+
+    def refuse_lost(self, geometry: SceneGeometry) -> None:
+        """A camera in a wall or outside the flat: then the two files do not fit each other."""
+        places = centres(self.trajectory.poses)
+        low, high = geometry.bounds
+        outside = ((places < low) | (places > high)).any(axis=1)
+        near = geometry.distance(places.astype(np.float32), _IN_SURFACE_M) < _IN_SURFACE_M
+        bad = np.flatnonzero(outside | near)
+        in_root = np.intersect1d(bad, self.roots)
+        if len(bad) <= self.config.most_bad_frames * len(places) and not len(in_root):
+            return
+        first = in_root[0] if len(in_root) else bad[0]
+        detail = (
+            f"{len(bad) / len(places):.0%} of {len(places)} frames lie outside the mesh ({outside.sum()}) or "
+            f"within 1 cm of a surface ({near.sum()}), such as frame {first} at {_shown(places[first])}; the mesh "
+            f"spans {_shown(low)} to {_shown(high)}. Do up and scale fit both files?"
+        )
+        raise InvalidTrajectory(record=Path(self.config.trajectory).name, detail=detail)
+
+    def write(
+        self,
+        writer: SourceStoreWriter,
+        snippet_id: str,
+        root: int,
+        geometry: SceneGeometry,
+        classes: Sequence[str],
+    ) -> None:
+        config = self.config
+        poses, times = self.trajectory.poses.astype(np.float32), self.trajectory.t_ns
+        first = 0 if config.prefix_frames is None else max(0, root + 1 - config.prefix_frames)
+        last = None if config.continuation_frames is None else root + 1 + config.continuation_frames
+        prefix = poses[first : root + 1]
+        if config.points is None:
+            seen = self._simulated(geometry, prefix, root)
+        else:
+            seen = self._recorded(geometry, prefix, snippet_id)
+        actor = ActorView(
+            prefix,
+            times[first : root + 1],
+            self.camera,
+            seen.points,
+            seen.frame,
+            seen.inv_dist_std,
+            seen.dist_std,
+            self.scene.placed(self.detections, classes, "detections"),
+        )
+        later = slice(root + 1, last)
+        writer.add_row(self.scene.scene_id, snippet_id, actor, poses[later], times[later])
+
+    @cached_property
+    def _cloud(self) -> PointCloud:
+        cloud = load_points(
+            self.config.points or "",
+            max_inv_dist_std=self.config.max_inv_dist_std,
+            max_dist_std=self.config.max_dist_std,
+            up=self.scene.config.up,
+            scale=self.scene.config.scale,
+        )
+        if cloud.dropped:
+            self._say(f"{self.name}: {cloud.dropped:,} points are too uncertain, and left out")
+        return cloud
+
+    def _recorded(
+        self, geometry: SceneGeometry, prefix: NDArray[np.float32], snippet_id: str
+    ) -> Semidense:
+        cloud = self._cloud
+        frame = seeing_frames(cloud.points, prefix, self.camera, geometry)
+        kept = np.flatnonzero(frame >= 0)
+        self._say(
+            f"{snippet_id}: {len(kept):,} of {len(cloud):,} points were in sight up to the root"
+        )
+        chosen = cloud.take(kept)
+        return Semidense(chosen.points, frame[kept], chosen.inv_dist_std, chosen.dist_std)
+
+    def _simulated(
+        self, geometry: SceneGeometry, prefix: NDArray[np.float32], root: int
+    ) -> Semidense:
+        """As procedural scenes have them, from frames spread evenly over the way."""
+        digest = digest_of(_SEED_DOMAIN, [self.seed, self.scene.scene_id, self.name, root])
+        spread = np.linspace(0, len(prefix) - 1, min(len(prefix), _MOST_SIMULATED_VIEWS))
+        frames = np.unique(spread.round().astype(np.int32))
+        poses, camera = prefix[frames], _at_most(self.camera, self.sensing.image_px)
+        depth, face = geometry.depth_and_faces(poses, camera)
+        normals = geometry.mesh.normals[np.maximum(face, 0)]
+        rng = np.random.default_rng(int(digest, 16))
+        seen = semidense_points(depth, normals, poses, camera, self.sensing, rng)
+        return Semidense(seen.points, frames[seen.frame], seen.inv_dist_std, seen.dist_std)
+
+
+def _at_most(camera: Camera, pixels: int) -> Camera:
+    """The same view, no side longer than this."""
+    scale = min(1.0, pixels / max(camera.width, camera.height))
+    return camera.resized(max(1, round(camera.width * scale)), max(1, round(camera.height * scale)))
+
+
+def _shown(place: NDArray[np.float64]) -> str:
+    return f"({', '.join(f'{value:.2f}' for value in place)})"

@@ -1,0 +1,217 @@
+"""Procedural source rows: scenes made from a seed, walks through them, and what would have been recorded on the way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rollbook.digest import digest_of
+from rollbook.errors import ConfigurationError
+from rollbook.generate.geometry.boxes import Boxes
+from rollbook.generate.geometry.mesh import TriangleMesh
+from rollbook.generate.raycast.scene_geometry import SceneGeometry
+from rollbook.generate.scenes.scene import GENERATOR_VERSION, SceneConfig, make_scene
+from rollbook.generate.scenes.sensing import Recording, SensingConfig, record
+from rollbook.generate.scenes.walk import WalkConfig
+from rollbook.generate.sources.documents import SourceManifest
+from rollbook.generate.sources.reader import ActorView
+from rollbook.generate.sources.splits import SplitConfig
+from rollbook.generate.sources.writer import ROWS_PER_SHARD, SourceStoreWriter
+from rollbook.generate.workers import in_order
+
+_SEED_DOMAIN = "rollbook.source_seed.v1"
+_FAMILY_DOMAIN = "rollbook.scene_family.v1"
+
+Progress = Callable[[int, int], None]
+"""Called after every scene with how many are done and how many there will be."""
+
+
+class MakeSourcesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that decides what is in a procedural store. How many workers make it is not among that."""
+
+    seed: int = 0
+    scenes: int = 20
+    rows_per_scene: int = 1
+    """Walks through each scene; each ends at a root of its own."""
+    scene: SceneConfig = SceneConfig()
+    """What all scenes have in common; each has a seed of its own."""
+    walk: WalkConfig = WalkConfig()
+    sensing: SensingConfig = SensingConfig()
+    splits: SplitConfig = SplitConfig()
+    rows_per_shard: int = ROWS_PER_SHARD
+
+    def __post_init__(self) -> None:
+        for field in ("scenes", "rows_per_scene", "rows_per_shard"):
+            if getattr(self, field) < 1:
+                message = f"make_sources.{field} is {getattr(self, field)}, expected at least 1"
+                raise ConfigurationError(message=message)
+
+    def scene_id(self, number: int) -> str:
+        """Scenes of one name are one scene: seed, generator and what scenes have in common are all in it."""
+        common = msgspec.to_builtins(msgspec.structs.replace(self.scene, seed=0))
+        family = digest_of(_FAMILY_DOMAIN, [GENERATOR_VERSION, self.seed, common])
+        return f"flat-{family[:8]}-{number:06d}"
+
+    def scene_config(self, number: int) -> SceneConfig:
+        """The number-th scene, whatever the number of scenes."""
+        seed = int(digest_of(_SEED_DOMAIN, [self.seed, number])[:15], 16)
+        return msgspec.structs.replace(self.scene, seed=seed)
+
+    def walk_generator(self, number: int, row: int) -> np.random.Generator:
+        digest = digest_of(_SEED_DOMAIN, [self.seed, number, row])
+        return np.random.default_rng(np.random.SeedSequence(int(digest, 16)))
+
+
+def sources_config(
+    path: Path | None = None,
+    *,
+    difficulty: str = "medium",
+    top: Mapping[str, Any] | None = None,
+    scene: Mapping[str, Any] | None = None,
+    walk: Mapping[str, Any] | None = None,
+    sensing: Mapping[str, Any] | None = None,
+) -> MakeSourcesConfig:
+    """A difficulty, what a TOML file says, single fields: the later wins. A field of None is as if not given."""
+    plain: dict[str, Any] = {} if path is None else _toml(path)
+    preset = msgspec.to_builtins(SceneConfig.of_difficulty(difficulty))
+    for name, first, last in (
+        ("scene", preset, scene),
+        ("walk", {}, walk),
+        ("sensing", {}, sensing),
+    ):
+        said = plain.get(name, {})
+        if isinstance(said, dict):  # what is none is refused below, by its name
+            plain[name] = {**first, **said, **_given(last)}
+    try:
+        return msgspec.convert({**plain, **_given(top)}, MakeSourcesConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(message=f"{path or 'source make'}: {error}") from error
+
+
+def _given(fields: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (fields or {}).items() if value is not None}
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigurationError(message=f"{path}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class MadeScene:
+    scene_id: str
+    mesh: TriangleMesh
+    boxes: Boxes
+    recipe: dict[str, Any]
+    notes: dict[str, str]
+    recordings: tuple[Recording, ...]
+
+
+def make_source_store(
+    path: str | os.PathLike[str],
+    config: MakeSourcesConfig,
+    *,
+    workers: int = 1,
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> SourceManifest:
+    """Writes a store of procedural rows. The number of workers changes nothing but the time it takes."""
+    if workers < 1:
+        raise ConfigurationError(message=f"workers is {workers}, expected at least 1")
+    with SourceStoreWriter(
+        path,
+        config=msgspec.to_builtins(config),
+        kind="procedural",
+        splits=config.splits,
+        rows_per_shard=config.rows_per_shard,
+        replace=replace,
+    ) as writer:
+        with closing(_made_scenes(config, workers)) as scenes:
+            for done, made in enumerate(scenes, 1):
+                _add(writer, made)
+                if progress is not None:
+                    progress(done, config.scenes)
+        return writer.finish()
+
+
+def make_numbered_scene(config: MakeSourcesConfig, number: int) -> MadeScene:
+    """One scene with its walks: depends on the config and the number, and on nothing else."""
+    scene_config = config.scene_config(number)
+    scene = make_scene(scene_config)
+    geometry = SceneGeometry(scene.mesh)
+    recordings = tuple(
+        record(
+            scene,
+            geometry,
+            config.walk_generator(number, row),
+            walk=config.walk,
+            sensing=config.sensing,
+        )
+        for row in range(config.rows_per_scene)
+    )
+    return MadeScene(
+        config.scene_id(number),
+        scene.mesh,
+        scene.boxes,
+        scene_recipe(scene_config),
+        {"points": "simulated", "detections": "simulated", "renderer": geometry.backend},
+        recordings,
+    )
+
+
+def scene_recipe(config: SceneConfig) -> dict[str, Any]:
+    return {"generator": GENERATOR_VERSION, "config": msgspec.to_builtins(config)}
+
+
+def remade_scene(recipe: dict[str, Any]) -> TriangleMesh:
+    """The mesh of a recipe, made again: to be compared with the hash that was stored."""
+    if recipe.get("generator") != GENERATOR_VERSION:
+        message = f"the scene was made by {recipe.get('generator')!r}, this release has {GENERATOR_VERSION!r}"
+        raise ConfigurationError(message=message)
+    return make_scene(msgspec.convert(recipe["config"], SceneConfig)).mesh
+
+
+def actor_view(recording: Recording) -> ActorView:
+    """What of a recording the robot knows."""
+    return ActorView(
+        recording.poses,
+        recording.t_ns,
+        recording.camera,
+        recording.points,
+        recording.point_frame,
+        recording.inv_dist_std,
+        recording.dist_std,
+        recording.detections,
+    )
+
+
+def _add(writer: SourceStoreWriter, made: MadeScene) -> None:
+    writer.add_scene(made.scene_id, made.mesh, made.boxes, recipe=made.recipe, notes=made.notes)
+    for row, recording in enumerate(made.recordings):
+        writer.add_row(
+            made.scene_id,
+            f"walk-{row:03d}",
+            actor_view(recording),
+            recording.continuation,
+            recording.continuation_t_ns,
+        )
+
+
+def _made_scenes(config: MakeSourcesConfig, workers: int) -> Generator[MadeScene, None, None]:
+    """In order of their numbers."""
+    make = partial(make_numbered_scene, config)
+    if workers == 1:
+        return (make(number) for number in range(config.scenes))
+    return in_order(
+        make, range(config.scenes), workers, named=lambda number: (number, config.scene_id(number))
+    )

@@ -1,0 +1,109 @@
+"""Validation of a source store: a list of small checks. All of them run; none stops the others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollbook.errors import NotASourceStore, RollbookError, StorageError, UnsupportedVersion
+from rollbook.generate.sources.checks import (
+    Found,
+    LookedAt,
+    Progress,
+    check_arrays,
+    check_counts,
+    check_files,
+    check_index,
+    check_offsets,
+    check_rows,
+    check_scenes,
+    check_splits,
+)
+from rollbook.generate.sources.documents import (
+    SourceManifest,
+    decoded,
+    read_document,
+    read_manifest,
+)
+from rollbook.generate.sources.layout import MANIFEST_FILE
+from rollbook.generate.sources.row_checks import ROW_CODES
+from rollbook.store.checks.violation import Violation
+
+CODES = {
+    "opening": (
+        *("not_a_source_store", "unsupported_version", "manifest_mismatch"),
+        *("document_missing", "document_mismatch", "document_unreadable"),
+    ),
+    "files": (
+        *("missing_array", "unlisted_file", "linked_file", "oracle_in_actor"),
+        *("unreadable_array", "wrong_array", "checksum_mismatch"),
+    ),
+    "splits": (
+        *("scene_in_two_splits", "scene_without_split", "unknown_scene"),
+        *("split_differs", "split_hash_mismatch"),
+    ),
+    "index": ("wrong_order", "wrong_place", "wrong_key", "wrong_digest", "wrong_count"),
+    "content": ("wrong_offsets", "unreadable_row", *ROW_CODES),
+    "meshes": ("mesh_mismatch", "wrong_scene_facts"),
+}
+"""Every code there is, by what it is about. A code keeps its meaning; new ones may come."""
+
+_CHECKS: tuple[Callable[[LookedAt], Found], ...] = (
+    check_files,
+    check_arrays,
+    check_splits,
+    check_index,
+    check_counts,
+    check_offsets,
+    check_rows,
+    check_scenes,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceValidation:
+    """What a store holds, and everything that is wrong with it."""
+
+    path: Path
+    rows: int
+    scenes: int
+    violations: tuple[Violation, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+
+def validate_source_store(
+    path: str | os.PathLike[str], *, deep: bool = False, progress: Progress | None = None
+) -> SourceValidation:
+    """Everything that is wrong with a store. `deep` also reads every array and compares it with its digest.
+
+    Nothing is raised for a bad store, not even for a folder that is none: that is a violation with zero counts.
+    """
+    folder = Path(path).absolute()
+    try:
+        manifest, found = _lenient_manifest(folder)
+    except RollbookError as error:
+        code = "unsupported_version" if isinstance(error, UnsupportedVersion) else None
+        violation = Violation(code or "not_a_source_store", "", str(error))
+        return SourceValidation(folder, 0, 0, (violation,))
+    looked_at = LookedAt(folder, manifest, deep, progress or (lambda done, total: None))
+    found += looked_at.reported
+    for check in _CHECKS:
+        found += check(looked_at)
+    return SourceValidation(folder, len(looked_at.store.index), len(manifest.scenes), tuple(found))
+
+
+def _lenient_manifest(folder: Path) -> tuple[SourceManifest, list[Violation]]:
+    """The manifest, also if it was changed: what it says is then compared all the same."""
+    try:
+        return read_manifest(folder), []
+    except (NotASourceStore, UnsupportedVersion):
+        raise
+    except StorageError as error:
+        data = read_document(folder, MANIFEST_FILE)
+        manifest = decoded(SourceManifest, data, folder, MANIFEST_FILE)
+        return manifest, [Violation("manifest_mismatch", "", str(error))]

@@ -1,0 +1,237 @@
+"""Oracle target tasks: targets drawn evenly from the ground truth, for labels of every kind of object.
+
+This profile is not actor-visible: the box the actor is given to aim at is the ground-truth box itself. What is trained
+on it says nothing yet about an actor that has to find its targets; `ActorVisibleTargetSelector` is for that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rollbook.contracts.reasons import VALID_BITSET
+from rollbook.errors import ConfigurationError
+from rollbook.generate.geometry.boxes import Boxes
+from rollbook.generate.targets.considered import (
+    ConsideredTargets,
+    consider_targets,
+    shape_reasons,
+)
+from rollbook.generate.targets.draws import TargetDraw
+from rollbook.generate.targets.matching import GtMatch, GtMatchStatus
+from rollbook.generate.targets.selection import (
+    GT_SOURCE_ORACLE,
+    TargetSelection,
+    TargetSelectorConfig,
+    refuse_bad_trajectory,
+    selected_targets,
+)
+
+if TYPE_CHECKING:
+    from rollbook.generate.sources.reader import ActorView
+
+POLICY = "oracle_identity_valid_uniform"
+NO_ORACLE_TARGET_TASKS = "no_oracle_target_tasks"
+NO_IDENTITY_VALID_TASKS = "no_identity_valid_oracle_target_tasks"
+
+_STATUS_ORDER = (
+    GtMatchStatus.INVALID_GEOMETRY,
+    GtMatchStatus.UNMATCHED_IDENTITY,
+    GtMatchStatus.AMBIGUOUS_IDENTITY,
+    GtMatchStatus.MATCHED,
+)
+_AUDIT = TargetSelectorConfig()
+"""What the actor knows of a task is recorded beside it, as its selector would measure it; nothing depends on it."""
+
+
+class OracleTargetTaskSamplerConfig(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """When a ground-truth box is one object and no other, and how many are drawn."""
+
+    max_targets_per_sample: int = 3
+    min_identity_iou: float = 0.25
+    """Of a box with the one it overlaps most: itself."""
+    identity_ambiguity_gap: float = 0.05
+    """The second has to overlap less by more than this."""
+    identity_iou_samples: int = 8
+    """Grid cells along each side of a box."""
+    sweep_min_ious: tuple[float, ...] = (0.1, 0.25, 0.5)
+    """For each of these with each gap, it is told how many tasks there would be."""
+    sweep_gaps: tuple[float, ...] = (0.0, 0.05, 0.1)
+
+    def __post_init__(self) -> None:
+        for name in ("max_targets_per_sample", "identity_iou_samples"):
+            self._expect(name, getattr(self, name) >= 1, "at least 1")
+        for name in ("min_identity_iou", "identity_ambiguity_gap"):
+            self._expect(name, 0 <= getattr(self, name) <= 1, "a number from 0 to 1")
+        for name in ("sweep_min_ious", "sweep_gaps"):
+            in_range = all(0 <= value <= 1 for value in getattr(self, name))
+            self._expect(name, in_range, "numbers from 0 to 1")
+
+    def _expect(self, name: str, holds: bool, expected: str) -> None:
+        if not holds:
+            value = getattr(self, name)
+            message = f"oracle_target_task_sampler.{name} is {value}, expected {expected}"
+            raise ConfigurationError(message=message)
+
+
+class IdentitySweepRow(NamedTuple):
+    """How many boxes would be tasks with other thresholds."""
+
+    min_iou: float
+    gap: float
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TaskIdentities:
+    """How well each ground-truth box is told apart from all others, row by row."""
+
+    best_iou: NDArray[np.float64]
+    """NaN, like the next, for a box without a sound shape."""
+    second_iou: NDArray[np.float64]
+    """0 where no other box overlaps."""
+    status: tuple[GtMatchStatus, ...]
+    sweep: tuple[IdentitySweepRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OracleTargetSelection(TargetSelection):
+    identities: TaskIdentities
+
+
+class OracleTargetTaskSampler:
+    def __init__(self, config: OracleTargetTaskSamplerConfig | None = None) -> None:
+        self.config = config or OracleTargetTaskSamplerConfig()
+
+    def select(
+        self,
+        view: ActorView,
+        gt: Boxes | None,
+        *,
+        scene_id: str,
+        snippet_id: str,
+        rng: np.random.Generator,
+        observed_voxels: ArrayLike | None = None,
+    ) -> OracleTargetSelection:
+        """Up to `max_targets_per_sample` of the boxes that are one object and no other, each as likely as the next.
+
+        `observed_voxels` [n, 3] are the centres of the occupied voxels of the actor's own map, if it has one; they
+        are counted for the record only.
+        """
+        place = f"{scene_id}:{snippet_id}"
+        refuse_bad_trajectory(view.poses, place)
+        boxes = Boxes.none() if gt is None else gt
+        measured = consider_targets(
+            boxes,
+            view,
+            _AUDIT,
+            source=GT_SOURCE_ORACLE,
+            place=place,
+            observed_voxels=observed_voxels,
+        )
+        identities = identities_of(boxes, self.config)
+        considered = _as_tasks(measured, identities)
+        draws = self._draws(considered, rng)
+        targets = selected_targets(
+            considered,
+            draws,
+            [_own_match(identities, draw.row) for draw in draws],
+            boxes,
+            place=place,
+            root_pose=view.root_pose,
+            policy=POLICY,
+            temperature=None,
+        )
+        none = NO_IDENTITY_VALID_TASKS if len(boxes) else NO_ORACLE_TARGET_TASKS
+        return OracleTargetSelection(
+            targets=targets,
+            considered=considered,
+            skip_reason=None if targets else none,
+            identities=identities,
+        )
+
+    def _draws(self, considered: ConsideredTargets, rng: np.random.Generator) -> list[TargetDraw]:
+        pool = np.flatnonzero(considered.reason_bitset == VALID_BITSET)
+        drawn = rng.permutation(pool)[: self.config.max_targets_per_sample].tolist()
+        # of being among those drawn, not of one draw
+        chance = len(drawn) / max(len(pool), 1)
+        return [TargetDraw(row, chance, math.log(chance), None) for row in drawn]
+
+
+def identities_of(boxes: Boxes, config: OracleTargetTaskSamplerConfig) -> TaskIdentities:
+    sound = np.flatnonzero(shape_reasons(boxes) == 0)
+    best, second = np.full((2, len(boxes)), np.nan)
+    best[sound], second[sound] = _two_greatest(_overlaps(boxes, sound, config.identity_iou_samples))
+    return TaskIdentities(
+        best_iou=best,
+        second_iou=second,
+        status=_statuses(best, second, config),
+        sweep=tuple(
+            IdentitySweepRow(iou, gap, int(np.count_nonzero((best >= iou) & (best - second > gap))))
+            for iou in config.sweep_min_ious
+            for gap in config.sweep_gaps
+        ),
+    )
+
+
+def _overlaps(boxes: Boxes, sound: NDArray[np.intp], samples: int) -> NDArray[np.float64]:
+    """[S, S] among the sound boxes. Only boxes near enough to meet are compared: the others overlap by 0."""
+    pool = boxes.take(sound)
+    apart = np.linalg.norm(pool.centres[:, None] - pool.centres, axis=2)
+    reach = np.linalg.norm(pool.extents.astype(np.float64), axis=1) / 2
+    meet = apart <= reach[:, None] + reach
+    found = np.zeros((len(pool), len(pool)))
+    for row in range(len(pool)):
+        near = np.flatnonzero(meet[row])
+        found[row, near] = pool.iou(row, pool.take(near), samples=samples)
+    return found
+
+
+def _two_greatest(
+    overlaps: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    with_nothing = np.column_stack([overlaps, np.zeros((len(overlaps), 2))])
+    ordered = np.sort(with_nothing, axis=1)
+    return ordered[:, -1], ordered[:, -2]
+
+
+def _statuses(
+    best: NDArray[np.float64], second: NDArray[np.float64], config: OracleTargetTaskSamplerConfig
+) -> tuple[GtMatchStatus, ...]:
+    unsound, unmatched = np.isnan(best), best < config.min_identity_iou
+    ambiguous = best - second <= config.identity_ambiguity_gap
+    first = np.select([unsound, unmatched, ambiguous], [0, 1, 2], 3)
+    return tuple(_STATUS_ORDER[at] for at in first.tolist())
+
+
+def _as_tasks(measured: ConsideredTargets, identities: TaskIdentities) -> ConsideredTargets:
+    """The audited boxes with the gates and scores of tasks: only shape and identity speak against one."""
+    ones = np.ones(len(measured))
+    return replace(
+        measured,
+        visibility_score=ones,
+        support_score=ones,
+        deficit_score=np.zeros(len(measured)),
+        score=identities.best_iou,
+        reason_bitset=_task_reasons(measured.boxes, identities.status),
+    )
+
+
+def _task_reasons(boxes: Boxes, status: Sequence[GtMatchStatus]) -> NDArray[np.uint32]:
+    shape = shape_reasons(boxes)
+    shape[shape == 0] = VALID_BITSET
+    joined = [GtMatch(each).joined(bits) for each, bits in zip(status, shape.tolist(), strict=True)]
+    return np.array(joined, np.uint32)
+
+
+def _own_match(identities: TaskIdentities, row: int) -> GtMatch:
+    iou = float(identities.best_iou[row])
+    return GtMatch(GtMatchStatus.MATCHED, row, iou, iou)

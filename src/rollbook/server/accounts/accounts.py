@@ -1,0 +1,466 @@
+"""Accounts: signing in by password or by a link that works once, signing out, a new password, who one is.
+
+JSON under /api, and the same as forms for people.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rollbook.server.accounts.audit import note_failed_sign_in
+from rollbook.server.accounts.keys import hash_of, role_of_key, shown_prefix
+from rollbook.server.accounts.pages import (
+    Fields,
+    MessagePage,
+    Page,
+    form_fields,
+    local_path,
+    page_route,
+    page_session,
+    redirect,
+    render,
+    signed_in_form,
+)
+from rollbook.server.accounts.passwords import (
+    MOST_CHARACTERS,
+    checked_password,
+    hashed,
+    is_password,
+)
+from rollbook.server.accounts.sessions import (
+    NewSession,
+    Session,
+    add_session,
+    clear_cookie,
+    end_session,
+    refuse_other_origins,
+    session_of,
+    set_cookie,
+)
+from rollbook.server.context import Caller, caller_of, context_of, unauthorized
+from rollbook.server.db.engine import NOBODY, Tenant
+from rollbook.server.http.limits import address_of, attempts_of, network_of
+from rollbook.server.http.openapi import LeanRoute, route
+from rollbook.server.http.requests import json_body
+from rollbook.server.http.responses import Problem, json_response, not_found, wire_time
+from rollbook.server.queries import (
+    MembershipRow,
+    Scope,
+    UserRow,
+    delete_session,
+    organisations_of_user,
+    set_password,
+    use_sign_in_link,
+    user_by_email,
+    user_by_id,
+)
+
+BODY_LIMIT = 16 << 10
+
+Email = Annotated[str, Meta(max_length=320)]
+Password = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
+Token = Annotated[str, Meta(max_length=200)]
+
+
+class SignIn(Struct, kw_only=True):
+    """Either `token` of a link, or `email` and `password`."""
+
+    email: Email | None = None
+    password: Password | None = None
+    token: Token | None = None
+
+
+class ChangePassword(Struct, kw_only=True):
+    new_password: Password
+    current_password: Password | None = None
+    """Not asked for while there is none."""
+
+
+class ChangeOrganisation(Struct):
+    org_id: Annotated[str, Meta(max_length=100)]
+
+
+class PersonAnswer(Struct):
+    id: str
+    email: str
+    name: str | None
+
+
+class OrganisationAnswer(Struct):
+    id: str
+    name: str
+
+
+class KeySummary(Struct):
+    key_id: str
+    key_prefix: str
+    label: str | None
+
+
+class WhoAmI(Struct):
+    organisation: OrganisationAnswer
+    role: str
+    user: PersonAnswer | None
+    """Null for a key."""
+    key: KeySummary | None
+
+
+class SignedIn(Struct):
+    organisation: OrganisationAnswer
+    role: str
+    user: PersonAnswer
+    csrf_token: str
+    """Sent as X-CSRF-Token with every change that the cookie is to allow."""
+    expires_at: str
+
+
+class SignedOut(Struct):
+    status: Literal["signed_out"] = "signed_out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignInPage(Page):
+    template: ClassVar[str] = "sign_in.html"
+    title: ClassVar[str] = "Sign in"
+    next: str
+    token: str | None = None
+    email: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PasswordPage(Page):
+    template: ClassVar[str] = "password.html"
+    title: ClassVar[str] = "Password"
+    has_password: bool
+
+
+# ------------------------------------------------------------------------------------------ signing in
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Someone is signed in; `new.token` has to reach their browser."""
+
+    new: NewSession
+    user: UserRow
+    membership: MembershipRow
+
+    def answer(self) -> SignedIn:
+        return SignedIn(
+            organisation=OrganisationAnswer(self.membership.org_id, self.membership.org_name),
+            role=self.membership.role,
+            user=_person(self.user),
+            csrf_token=self.new.csrf_token,
+            expires_at=wire_time(self.new.expires_at_us),
+        )
+
+
+async def user_by_password(request: Request, email: str, password: str) -> UserRow:
+    """One refusal for every cause, and in the same time."""
+    context = context_of(request)
+    attempts_of(request).spend("sign in", network_of(request), email.strip().lower())
+    user = await context.db.read(NOBODY, lambda connection: user_by_email(connection, email))
+    if await is_password(password, None if user is None else user.password_hash):
+        assert user is not None, "a password was compared with theirs"
+        return user
+    ip = address_of(request)
+    context.log.warning("sign_in_failed", ip=ip, user_id=None if user is None else user.id)
+    if user is not None:
+        note_failed_sign_in(context, user.id, ip)
+    text = "the e-mail address or the password is wrong; try again, or ask whoever runs this server for a link"
+    raise Problem(401, "sign_in_failed", text)
+
+
+async def user_by_link(request: Request, token: str) -> UserRow:
+    """The link is spent, whatever comes after."""
+    context = context_of(request)
+    attempts_of(request).spend("sign in", network_of(request))
+    user = await context.db.write(
+        NOBODY, lambda connection: use_sign_in_link(connection, hash_of(token), context.clock())
+    )
+    if user is None:
+        context.log.warning("sign_in_link_refused", ip=address_of(request))
+        text = (
+            "this link was used already or has expired; ask whoever runs this server for a new one"
+        )
+        raise Problem(401, "link_invalid", text)
+    return user
+
+
+async def begin(request: Request, user: UserRow, how: str, org_id: str | None = None) -> Begun:
+    """A session in that organisation, or in the one the user joined first. The one the browser had before ends."""
+    context = context_of(request)
+    memberships = await memberships_of(request, user.id)
+    chosen = [each for each in memberships if org_id in (None, each.org_id)]
+    if not chosen:
+        text = "you belong to no organisation here; ask an admin of yours for an invitation"
+        raise Problem(403, "no_organisation", text)
+    membership, before = chosen[0], await session_of(request)
+
+    def start(connection: sa.Connection) -> NewSession:
+        if before is not None:
+            delete_session(connection, before.token_hash)
+        made = add_session(connection, context, user.id, membership.org_id)
+        scope = Scope(connection, membership.org_id, context.clock)
+        scope.audit(
+            "sign_in.ok", actor=f"user:{user.id}", detail={"how": how}, ip=address_of(request)
+        )
+        return made
+
+    new = await context.db.write(Tenant(org_id=membership.org_id), start)
+    return Begun(new, user, membership)
+
+
+async def memberships_of(request: Request, user_id: str) -> list[MembershipRow]:
+    return await context_of(request).db.read(
+        Tenant(user_id=user_id), lambda connection: organisations_of_user(connection, user_id)
+    )
+
+
+async def change_password_of(
+    request: Request, session: Session, current: str | None, new: str
+) -> Begun:
+    """Every session of theirs ends, and this browser gets a new one."""
+    context, user = context_of(request), await user_of(request, session)
+    if user.password_hash is not None:
+        attempts_of(request).spend("change a password", user.id)
+        if not await is_password(current or "", user.password_hash):
+            text = "the current password is wrong; try again"
+            raise Problem(403, "wrong_password", text)
+    password_hash = await hashed(checked_password(new, user.email))
+    membership = MembershipRow(
+        session.organisation.id, session.organisation.name, session.member.role
+    )
+
+    def change(connection: sa.Connection) -> NewSession:
+        set_password(connection, user.id, password_hash)
+        scope = Scope(connection, membership.org_id, context.clock)
+        scope.audit("password.changed", actor=session.caller.name, ip=address_of(request))
+        return add_session(connection, context, user.id, membership.org_id)
+
+    made = await context.db.write(Tenant(org_id=membership.org_id), change)
+    return Begun(made, user, membership)
+
+
+async def user_of(request: Request, session: Session) -> UserRow:
+    user_id = session.member.user_id
+    user = await context_of(request).db.read(
+        NOBODY, lambda connection: user_by_id(connection, user_id)
+    )
+    if user is None:
+        raise unauthorized()
+    return user
+
+
+# ------------------------------------------------------------------------------------------------ JSON
+
+
+async def sign_in(request: Request) -> Response:
+    refuse_other_origins(request, required=False)
+    sent = await json_body(request, _SIGN_IN, BODY_LIMIT)
+    if sent.token is not None:
+        begun = await begin(request, await user_by_link(request, sent.token), "link")
+    elif sent.email is not None and sent.password is not None:
+        user = await user_by_password(request, sent.email, sent.password)
+        begun = await begin(request, user, "password")
+    else:
+        text = "send either token, or email and password"
+        raise Problem(400, "invalid_value", text, where="$")
+    return _with_cookie(request, begun)
+
+
+async def sign_out(request: Request) -> Response:
+    session = await _changing_session(request)
+    await end_session(context_of(request), session, address_of(request))
+    response = json_response(SignedOut())
+    clear_cookie(request, response)
+    return response
+
+
+async def change_password(request: Request) -> Response:
+    session = await _changing_session(request)
+    sent = await json_body(request, _CHANGE_PASSWORD, BODY_LIMIT)
+    begun = await change_password_of(request, session, sent.current_password, sent.new_password)
+    return _with_cookie(request, begun)
+
+
+async def change_organisation(request: Request) -> Response:
+    session = await _changing_session(request)
+    sent = await json_body(request, _CHANGE_ORGANISATION, BODY_LIMIT)
+    memberships = await memberships_of(request, session.member.user_id)
+    if sent.org_id not in {each.org_id for each in memberships}:
+        raise not_found("organisation")
+    begun = await begin(request, await user_of(request, session), "switch", sent.org_id)
+    return _with_cookie(request, begun)
+
+
+async def who_am_i(request: Request) -> Response:
+    context, caller = context_of(request), await caller_of(request)
+    return json_response(await context.read(caller, lambda scope: _who(scope, caller)))
+
+
+def _who(scope: Scope, caller: Caller) -> WhoAmI:
+    organisation = scope.organisation()
+    assert organisation is not None, "whoever asks belongs to it"
+    answer = WhoAmI(OrganisationAnswer(organisation.id, organisation.name), caller.role, None, None)
+    if caller.user_id is not None and (member := scope.member(caller.user_id)) is not None:
+        answer.user = PersonAnswer(member.user_id, member.email, member.name)
+    if caller.key_id is not None and (key := scope.key(caller.key_id)) is not None:
+        answer.role = role_of_key(key.prefix)
+        answer.key = KeySummary(key.key_id, shown_prefix(key.prefix, key.key_id), key.label)
+    return answer
+
+
+async def _changing_session(request: Request) -> Session:
+    """Of a person, by cookie; a key signs nobody out."""
+    caller = await caller_of(request)
+    session = await session_of(request) if caller.key_id is None else None
+    if session is None:
+        text = "an API key may not do this; sign in as a person, in the browser"
+        raise Problem(403, "forbidden", text)
+    return session
+
+
+def _with_cookie(request: Request, begun: Begun) -> Response:
+    response = json_response(begun.answer(), headers={"Cache-Control": "no-store"})
+    set_cookie(request, response, begun.new.token)
+    return response
+
+
+def _person(user: UserRow) -> PersonAnswer:
+    return PersonAnswer(user.id, user.email, user.name)
+
+
+# ----------------------------------------------------------------------------------------------- pages
+
+
+async def sign_in_page(request: Request) -> Response:
+    """A link is spent by the button on this page, not by opening it: programs that look into mail open links too."""
+    asked = request.query_params
+    token, next_path = asked.get("token"), local_path(asked.get("next"))
+    session = await session_of(request)
+    if session is not None and token is None:
+        return redirect(next_path)
+    return render(SignInPage(session=session, next=next_path, token=token))
+
+
+async def sign_in_by_form(request: Request) -> Response:
+    sent = await form_fields(request)
+    next_path = local_path(sent.get("next"))
+    try:
+        begun = await _begin_by_form(request, sent)
+    except Problem as problem:
+        page = SignInPage(next=next_path, email=sent.get("email", ""), problem=problem.error)
+        return render(page, problem.status, problem.headers)
+    response = redirect(next_path)
+    set_cookie(request, response, begun.new.token)
+    return response
+
+
+async def _begin_by_form(request: Request, sent: Fields) -> Begun:
+    if "token" in sent:
+        return await begin(request, await user_by_link(request, sent["token"]), "link")
+    user = await user_by_password(request, sent.get("email", ""), sent.get("password", ""))
+    return await begin(request, user, "password")
+
+
+async def sign_out_by_form(request: Request) -> Response:
+    session, _ = await signed_in_form(request)
+    await end_session(context_of(request), session, address_of(request))
+    response = redirect("/sign-in")
+    clear_cookie(request, response)
+    return response
+
+
+async def password_page(request: Request) -> Response:
+    session = await page_session(request)
+    user = await user_of(request, session)
+    return render(PasswordPage(session=session, has_password=user.password_hash is not None))
+
+
+async def password_by_form(request: Request) -> Response:
+    session, sent = await signed_in_form(request)
+    user = await user_of(request, session)
+    try:
+        begun = await change_password_of(
+            request, session, sent.get("current_password"), sent.get("new_password", "")
+        )
+    except Problem as problem:
+        page = PasswordPage(
+            session=session, has_password=user.password_hash is not None, problem=problem.error
+        )
+        return render(page, problem.status, problem.headers)
+    text = "Your password is set. Everywhere else you have been signed out."
+    response = render(MessagePage(heading="Done", text=text, link="/keys", link_text="Go on"))
+    set_cookie(request, response, begun.new.token)
+    return response
+
+
+# ---------------------------------------------------------------------------------------------- routes
+
+_SIGN_IN = msgspec.json.Decoder(SignIn)
+_CHANGE_PASSWORD = msgspec.json.Decoder(ChangePassword)
+_CHANGE_ORGANISATION = msgspec.json.Decoder(ChangeOrganisation)
+
+routes: tuple[LeanRoute, ...] = (
+    route(
+        "POST",
+        "/api/sign-in",
+        sign_in,
+        summary="Sign a person in, by password or by the token of a link; sets a session cookie.",
+        takes=SignIn,
+        gives=SignedIn,
+        errors=(401, 403, 429, 503),
+        open_to_all=True,
+        tag="people",
+    ),
+    route(
+        "POST",
+        "/api/sign-out",
+        sign_out,
+        summary="End this session.",
+        gives=SignedOut,
+        errors=(403,),
+        tag="people",
+    ),
+    route(
+        "POST",
+        "/api/password",
+        change_password,
+        summary="Set or change one's password; every other session ends.",
+        takes=ChangePassword,
+        gives=SignedIn,
+        errors=(403,),
+        tag="people",
+    ),
+    route(
+        "POST",
+        "/api/organisation",
+        change_organisation,
+        summary="Go on in another organisation one belongs to.",
+        takes=ChangeOrganisation,
+        gives=SignedIn,
+        errors=(403, 404),
+        tag="people",
+    ),
+    route(
+        "GET",
+        "/api/whoami",
+        who_am_i,
+        summary="Whose key or session this is, and what it may do.",
+        gives=WhoAmI,
+        tag="people",
+    ),
+    page_route("GET", "/sign-in", sign_in_page),
+    page_route("POST", "/sign-in", sign_in_by_form),
+    page_route("POST", "/sign-out", sign_out_by_form),
+    page_route("GET", "/password", password_page),
+    page_route("POST", "/password", password_by_form),
+)

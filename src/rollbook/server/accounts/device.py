@@ -1,0 +1,406 @@
+"""Device login: a command line starts it, a person approves it in the browser, and the command line gets a key.
+
+The key is made when it is fetched, so that it is never stored, and is given out once. Polls are never limited: a client
+that is told to wait gives up.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rollbook.errors import AlreadyTaken
+from rollbook.server.accounts.accounts import BODY_LIMIT, memberships_of
+from rollbook.server.accounts.keys import PREFIX_OF_ROLE, hash_of
+from rollbook.server.accounts.keys_routes import KeyRevoked, add_key, revoke, revoked_answer
+from rollbook.server.accounts.pages import (
+    MessagePage,
+    Page,
+    page_route,
+    page_session,
+    render,
+    signed_in_form,
+)
+from rollbook.server.accounts.roles import key_role
+from rollbook.server.accounts.sessions import Session
+from rollbook.server.context import (
+    Caller,
+    base_url_of,
+    caller_of,
+    context_of,
+    unauthorized,
+)
+from rollbook.server.db.engine import NOBODY, Tenant
+from rollbook.server.http.limits import address_of, attempts_of, network_of
+from rollbook.server.http.openapi import LeanRoute, route
+from rollbook.server.http.requests import json_body
+from rollbook.server.http.responses import Problem, json_response, not_found
+from rollbook.server.queries import (
+    DeviceLoginRow,
+    KeyRow,
+    MembershipRow,
+    Scope,
+    consume_device_login,
+    create_device_login,
+    decide_device_login,
+    device_login,
+    device_login_by_user_code,
+)
+
+LOGIN_LASTS_S = 600
+POLL_EVERY_S = 2
+_CODE_LETTERS = "BCDFGHJKMNPQRTVWXY34679"
+"""No two that look alike, and no vowels, so that no code is a word."""
+_HALF_A_CODE = 4
+_PUBLIC_PREFIX = "rt"
+"""The public client logs in here too, and this is what it calls its keys."""
+_MOST_TRIES = 5
+_LONGEST_SHOWN = 200
+
+Said = Annotated[str, Meta(max_length=1000)]
+
+
+class StartLogin(Struct, kw_only=True):
+    """What a machine says about itself; shown to whoever approves it."""
+
+    user_agent: Said | None = None
+    hostname: Said | None = None
+
+
+class PollLogin(Struct):
+    device_code: Annotated[str, Meta(max_length=200)]
+
+
+class LoginStarted(Struct):
+    device_code: str
+    user_code: str
+    verification_uri: str
+    verification_uri_complete: str
+    interval: int
+    expires_in: int
+
+
+class LoginPolled(Struct, omit_defaults=True):
+    """With `approved` comes the key, once."""
+
+    status: Literal["pending", "approved", "denied"]
+    interval: int | None = None
+    api_key: str | None = None
+    base_url: str | None = None
+    client_id: str | None = None
+    """The organisation."""
+    user_email: str | None = None
+
+
+class LoginOver(Struct):
+    status: Literal["expired", "consumed"]
+    error: str
+    code: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodePage(Page):
+    template: ClassVar[str] = "device_code.html"
+    title: ClassVar[str] = "Connect a device"
+    session: Session
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApprovalPage(Page):
+    template: ClassVar[str] = "device.html"
+    title: ClassVar[str] = "Connect a device"
+    session: Session
+    login: DeviceLoginRow
+    organisations: list[MembershipRow]
+
+
+# ----------------------------------------------------------------------------------- the command line
+
+
+async def start_login(request: Request) -> Response:
+    base_url, context = base_url_of(request), context_of(request)
+    attempts_of(request).spend("connect a device", network_of(request))
+    sent = await json_body(request, _START, BODY_LIMIT)
+    device_code = secrets.token_urlsafe(32)
+    user_agent = sent.user_agent or request.headers.get("user-agent")
+
+    def start(connection: sa.Connection) -> DeviceLoginRow:
+        return create_device_login(
+            connection,
+            hash_of(device_code),
+            new_user_code(),
+            expires_at_us=context.clock() + LOGIN_LASTS_S * 1_000_000,
+            hostname=_shown(sent.hostname),
+            user_agent=_shown(user_agent),
+            ip=address_of(request),
+        )
+
+    login = await _first_free(lambda: context.db.write(NOBODY, start))
+    page = f"{base_url}/cli/auth"
+    answer = LoginStarted(
+        device_code=device_code,
+        user_code=login.user_code,
+        verification_uri=page,
+        verification_uri_complete=f"{page}?code={login.user_code}",
+        interval=POLL_EVERY_S,
+        expires_in=LOGIN_LASTS_S,
+    )
+    return json_response(answer, headers={"Cache-Control": "no-store"})
+
+
+async def _first_free(start: Callable[[], Awaitable[DeviceLoginRow]]) -> DeviceLoginRow:
+    for _ in range(_MOST_TRIES):
+        with suppress(AlreadyTaken):
+            return await start()
+    text = "no code is free at this moment; try again in a minute"
+    raise Problem(503, "busy", text, headers={"Retry-After": "60"})
+
+
+def new_user_code() -> str:
+    letters = "".join(secrets.choice(_CODE_LETTERS) for _ in range(2 * _HALF_A_CODE))
+    return f"{letters[:_HALF_A_CODE]}-{letters[_HALF_A_CODE:]}"
+
+
+def _shown(text: str | None) -> str | None:
+    """Without letters that cannot be seen: some turn the text around them, and it would say something else."""
+    if text is None:
+        return None
+    return "".join(letter for letter in text if letter.isprintable())[:_LONGEST_SHOWN]
+
+
+async def poll_login(request: Request) -> Response:
+    """A code that is unknown and one that is too old are the same: rows that have expired are deleted."""
+    base_url, context = base_url_of(request), context_of(request)
+    sent = await json_body(request, _POLL, BODY_LIMIT)
+    code_hash = hash_of(sent.device_code)
+    login = await context.db.read(
+        NOBODY, lambda connection: device_login(connection, code_hash, context.clock())
+    )
+    status = "expired" if login is None else login.status
+    if login is not None and status == "approved":
+        status, delivered = await _deliver(request, login, code_hash)
+        if delivered is not None:
+            return _polled(msgspec.structs.replace(delivered, base_url=base_url))
+    if status == "pending":
+        return _polled(LoginPolled("pending", interval=POLL_EVERY_S))
+    if status == "denied":
+        return _polled(LoginPolled("denied"))
+    if status == "consumed":
+        text = "this login was used already; start another one"
+        return json_response(LoginOver("consumed", text, "consumed"), 410)
+    return json_response(
+        LoginOver("expired", "this login took too long; start it again", "expired"), 410
+    )
+
+
+async def _deliver(
+    request: Request, login: DeviceLoginRow, code_hash: str
+) -> tuple[str, LoginPolled | None]:
+    """Of two who ask at once, one gets the key. Whoever approved has to belong to the organisation still."""
+    context = context_of(request)
+    assert login.org_id is not None, "it was approved for an organisation"
+    assert login.user_id is not None, "it was approved by someone"
+    org_id, user_id = login.org_id, login.user_id
+
+    def deliver(connection: sa.Connection) -> tuple[str, LoginPolled | None]:
+        scope = Scope(connection, org_id, context.clock)
+        member = scope.member(user_id)
+        if member is None:
+            return "denied", None
+        approver = Caller(org_id=org_id, user_id=user_id, role=member.role)
+        role = key_role(member.role)
+        full, key = add_key(
+            scope,
+            request,
+            approver,
+            prefix=_PUBLIC_PREFIX if role == "member" else PREFIX_OF_ROLE[role],
+            label=f"login on {login.hostname or 'a device'}"[:_LONGEST_SHOWN],
+            created_by=user_id,
+        )
+        at_us = context.clock()
+        if consume_device_login(connection, code_hash, key_id=key.key_id, at_us=at_us) is None:
+            raise _Consumed
+        answer = LoginPolled("approved", api_key=full, client_id=org_id, user_email=member.email)
+        return "approved", answer
+
+    try:
+        return await context.db.write(Tenant(org_id=org_id), deliver)
+    except _Consumed:
+        return "consumed", None
+
+
+class _Consumed(Exception):
+    """Someone was faster; the key that was made goes back with the transaction."""
+
+
+def _polled(answer: LoginPolled) -> Response:
+    return json_response(answer, headers={"Cache-Control": "no-store"})
+
+
+async def revoke_login(request: Request) -> Response:
+    """The key that asks revokes itself, whatever it may do otherwise."""
+    context, caller = context_of(request), await caller_of(request)
+    key_id = caller.key_id
+    if key_id is None:
+        raise unauthorized()
+
+    def drop(scope: Scope) -> KeyRow:
+        key = scope.key(key_id)
+        if key is None or key.revoked_at_us is not None:
+            raise unauthorized()
+        return revoke(scope, request, caller, key)
+
+    row = await context.write_for(caller.org_id, drop)
+    return json_response(revoked_answer(row))
+
+
+# --------------------------------------------------------------------------------------- the browser
+
+
+async def approval_page(request: Request) -> Response:
+    session = await page_session(request)
+    code = request.query_params.get("code")
+    if not code:
+        return render(CodePage(session=session))
+    login = await _pending(request, session, code)
+    if login is None:
+        return render(CodePage(session=session, problem=_NOT_PENDING), 404)
+    organisations = await memberships_of(request, session.member.user_id)
+    return render(ApprovalPage(session=session, login=login, organisations=organisations))
+
+
+async def decide_by_form(request: Request) -> Response:
+    session, sent = await signed_in_form(request)
+    decision, code = sent.get("decision"), normal_code(sent.get("code", ""))
+    if decision not in ("approve", "deny"):
+        raise Problem(400, "invalid_value", "decision: expected approve or deny")
+    org_id = sent.get("org_id", session.organisation.id)
+    if org_id not in {
+        each.org_id for each in await memberships_of(request, session.member.user_id)
+    }:
+        raise not_found("organisation")
+    if await _pending(request, session, code) is None:
+        return render(CodePage(session=session, problem=_NOT_PENDING), 404)
+    if not await _decide(request, session, code, org_id, approved=decision == "approve"):
+        return render(CodePage(session=session, problem=_NOT_PENDING), 409)
+    return render(_decided(session, approved=decision == "approve"))
+
+
+async def _pending(request: Request, session: Session, code: str) -> DeviceLoginRow | None:
+    context = context_of(request)
+    attempts_of(request).spend("approve a device", session.member.user_id)
+    found = await context.db.read(
+        NOBODY,
+        lambda connection: device_login_by_user_code(
+            connection, normal_code(code), context.clock()
+        ),
+    )
+    return found if found is not None and found.status == "pending" else None
+
+
+async def _decide(
+    request: Request, session: Session, code: str, org_id: str, *, approved: bool
+) -> bool:
+    context, user_id = context_of(request), session.member.user_id
+
+    def decide(connection: sa.Connection) -> bool:
+        login = decide_device_login(
+            connection,
+            code,
+            approved=approved,
+            user_id=user_id,
+            org_id=org_id,
+            at_us=context.clock(),
+        )
+        if login is None:
+            return False
+        Scope(connection, org_id, context.clock).audit(
+            "device.approved" if approved else "device.denied",
+            actor=f"user:{user_id}",
+            subject=f"device:{code}",
+            detail={"hostname": login.hostname, "device_ip": login.ip},
+            ip=address_of(request),
+        )
+        return True
+
+    return await context.db.write(Tenant(org_id=org_id, user_id=user_id), decide)
+
+
+def normal_code(text: str) -> str:
+    """As it was shown, however it was typed."""
+    letters = "".join(letter for letter in text.upper() if letter in _CODE_LETTERS)
+    return f"{letters[:_HALF_A_CODE]}-{letters[_HALF_A_CODE:]}"
+
+
+def _decided(session: Session, *, approved: bool) -> MessagePage:
+    if approved:
+        text = "The device gets its key within a few seconds. You can close this page."
+        return MessagePage(
+            session=session,
+            heading="Device connected",
+            text=text,
+            link="/keys",
+            link_text="API keys",
+        )
+    text = "The device gets no key. If you did not start this login, somebody else did: nothing was given to them."
+    return MessagePage(session=session, heading="Device refused", text=text)
+
+
+_NOT_PENDING = "No device waits under this code: it is mistyped, too old, or decided already. Start the login again."
+
+# ------------------------------------------------------------------------------------------- routes
+
+_START = msgspec.json.Decoder(StartLogin)
+_POLL = msgspec.json.Decoder(PollLogin)
+_, _over = msgspec.json.schema_components((LoginOver,))
+
+routes: tuple[LeanRoute, ...] = (
+    route(
+        "POST",
+        "/api/cli/auth/start",
+        start_login,
+        summary="Begin a device login: a code for the machine, a code for a person, and where to take it.",
+        takes=StartLogin,
+        gives=LoginStarted,
+        errors=(429, 503),
+        open_to_all=True,
+        tag="device login",
+    ),
+    route(
+        "POST",
+        "/api/cli/auth/poll",
+        poll_login,
+        summary="Whether the login was approved; the first to ask after that gets the key.",
+        takes=PollLogin,
+        gives=LoginPolled,
+        errors=(409, 503),
+        answers={
+            410: {
+                "description": "It has expired, or its key was fetched already.",
+                "content": {"application/json": {"schema": _over["LoginOver"]}},
+            }
+        },
+        open_to_all=True,
+        tag="device login",
+    ),
+    route(
+        "POST",
+        "/api/cli/auth/revoke",
+        revoke_login,
+        summary="Revoke the very key that asks.",
+        gives=KeyRevoked,
+        errors=(403,),
+        tag="device login",
+    ),
+    page_route("GET", "/cli/auth", approval_page),
+    page_route("POST", "/cli/auth", decide_by_form),
+)

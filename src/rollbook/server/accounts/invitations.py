@@ -1,0 +1,343 @@
+"""Invitations: how someone new comes into an organisation: by a link that works once."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rollbook.server.accounts.accounts import (
+    BODY_LIMIT,
+    Begun,
+    Email,
+    Password,
+    SignedIn,
+    Token,
+    begin,
+    user_by_password,
+)
+from rollbook.server.accounts.audit import note
+from rollbook.server.accounts.keys import hash_of
+from rollbook.server.accounts.members import Role, render_members
+from rollbook.server.accounts.pages import (
+    Page,
+    form_fields,
+    page_route,
+    redirect,
+    render,
+    signed_in_form,
+)
+from rollbook.server.accounts.passwords import checked_password, hashed
+from rollbook.server.accounts.roles import require, require_power_over
+from rollbook.server.accounts.sessions import refuse_other_origins, set_cookie
+from rollbook.server.context import Caller, base_url_of, caller_of, context_of
+from rollbook.server.db.engine import NOBODY, Tenant
+from rollbook.server.http.limits import address_of, attempts_of, network_of
+from rollbook.server.http.openapi import LeanRoute, route
+from rollbook.server.http.requests import json_body
+from rollbook.server.http.responses import Problem, json_response, not_found, wire_time
+from rollbook.server.queries import (
+    InvitationRow,
+    Scope,
+    UserRow,
+    create_user,
+    invitation_by_hash,
+    user_by_email,
+)
+
+INVITATION_LASTS_S = 7 * 24 * 3600
+MOST_OPEN_INVITATIONS = 200
+
+
+class Invite(Struct, kw_only=True):
+    email: Email
+    role: Role = "member"
+
+
+class AcceptInvitation(Struct, kw_only=True):
+    token: Token
+    password: Password
+    """Of the account that the address has already, or the one it shall have."""
+    name: Annotated[str, Meta(max_length=200)] | None = None
+
+
+class InvitationAnswer(Struct):
+    id: str
+    email: str
+    role: str
+    created_at: str
+    expires_at: str
+
+
+class InvitationMade(InvitationAnswer):
+    url: str
+    """Shown once: give it to whoever is invited."""
+
+
+class InvitationList(Struct):
+    invitations: list[InvitationAnswer]
+
+
+class InvitationWithdrawn(Struct):
+    id: str
+    status: Literal["withdrawn"] = "withdrawn"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvitationPage(Page):
+    template: ClassVar[str] = "invitation.html"
+    title: ClassVar[str] = "Invitation"
+    token: str
+    invitation: InvitationRow
+    organisation_name: str
+    has_account: bool
+
+
+# ------------------------------------------------------------------------------- from whom and to whom
+
+
+async def invite_to(
+    request: Request, caller: Caller, email: str, role: str
+) -> tuple[InvitationRow, str]:
+    """The invitation, and the link to it."""
+    require(caller, "invite")
+    require_power_over(caller, role)
+    base_url, context, token = base_url_of(request), context_of(request), secrets.token_urlsafe(32)
+
+    def invite(scope: Scope) -> InvitationRow:
+        _refuse_pointless(scope, email)
+        made = scope.invite(
+            email,
+            role,
+            token_hash=hash_of(token),
+            expires_at_us=context.clock() + INVITATION_LASTS_S * 1_000_000,
+            invited_by=caller.name,
+        )
+        subject = f"invitation:{made.id}"
+        note(scope, request, caller, "invitation.created", subject, email=made.email, role=role)
+        return made
+
+    return await context.write(caller, invite), f"{base_url}/invitation?token={token}"
+
+
+def _refuse_pointless(scope: Scope, email: str) -> None:
+    if email.strip().lower() in {member.email for member in scope.members()}:
+        text = "whoever has this address is a member already; change their role instead"
+        raise Problem(409, "already_member", text)
+    if len(scope.invitations()) >= MOST_OPEN_INVITATIONS:
+        text = f"{MOST_OPEN_INVITATIONS} invitations are open; withdraw some of them first"
+        raise Problem(409, "too_many_invitations", text)
+
+
+async def withdraw(request: Request, caller: Caller, invitation_id: str) -> None:
+    require(caller, "invite")
+
+    def delete(scope: Scope) -> None:
+        if invitation_id not in {each.id for each in scope.invitations()}:
+            raise not_found("invitation")
+        scope.revoke_invitation(invitation_id)
+        note(scope, request, caller, "invitation.withdrawn", f"invitation:{invitation_id}")
+
+    await context_of(request).write(caller, delete)
+
+
+async def open_invitation(request: Request, token: str) -> InvitationRow:
+    context, token_hash = context_of(request), hash_of(token)
+    attempts_of(request).spend("open an invitation", network_of(request))
+    found = await context.db.read(
+        Tenant(invitation_hash=token_hash),
+        lambda connection: invitation_by_hash(connection, token_hash, context.clock()),
+    )
+    if found is None:
+        raise _invalid_invitation()
+    return found
+
+
+def _invalid_invitation() -> Problem:
+    text = (
+        "this invitation was accepted, withdrawn or has expired; ask whoever sent it for a new one"
+    )
+    return Problem(404, "invitation_invalid", text)
+
+
+async def accept(request: Request, token: str, password: str, name: str | None) -> Begun:
+    """The address is given: whoever has an account with it shows that by its password, anyone else chooses one."""
+    context, invitation = context_of(request), await open_invitation(request, token)
+    known = await _account_of(request, invitation.email)
+    password_hash = None
+    if known is not None:
+        await user_by_password(request, known.email, password)
+    else:
+        password_hash = await hashed(checked_password(password, invitation.email))
+
+    def join(connection: sa.Connection) -> UserRow:
+        user = known or create_user(
+            connection, invitation.email, name=name, password_hash=password_hash
+        )
+        scope = Scope(connection, invitation.org_id, context.clock)
+        if scope.accept_invitation(invitation.id, user.id) is None:
+            raise _invalid_invitation()
+        scope.audit(
+            "invitation.accepted",
+            actor=f"user:{user.id}",
+            subject=f"invitation:{invitation.id}",
+            detail={"role": invitation.role},
+            ip=address_of(request),
+        )
+        return user
+
+    user = await context.db.write(Tenant(org_id=invitation.org_id), join)
+    return await begin(request, user, "invitation", invitation.org_id)
+
+
+async def _account_of(request: Request, email: str) -> UserRow | None:
+    return await context_of(request).db.read(
+        NOBODY, lambda connection: user_by_email(connection, email)
+    )
+
+
+# --------------------------------------------------------------------------------------------- JSON
+
+
+async def invite_member(request: Request) -> Response:
+    caller = await caller_of(request)
+    sent = await json_body(request, _INVITE, BODY_LIMIT)
+    made, url = await invite_to(request, caller, sent.email, sent.role)
+    answer = InvitationMade(**msgspec.structs.asdict(_invitation_answer(made)), url=url)
+    return json_response(answer, 201, {"Cache-Control": "no-store"})
+
+
+async def list_invitations(request: Request) -> Response:
+    context, caller = context_of(request), await caller_of(request)
+    require(caller, "invite")
+    found = await context.read(caller, lambda scope: scope.invitations())
+    return json_response(InvitationList([_invitation_answer(each) for each in found]))
+
+
+async def withdraw_invitation(request: Request) -> Response:
+    caller, invitation_id = await caller_of(request), request.path_params["invitation_id"]
+    await withdraw(request, caller, invitation_id)
+    return json_response(InvitationWithdrawn(invitation_id))
+
+
+async def accept_invitation(request: Request) -> Response:
+    refuse_other_origins(request, required=False)
+    sent = await json_body(request, _ACCEPT, BODY_LIMIT)
+    begun = await accept(request, sent.token, sent.password, sent.name)
+    response = json_response(begun.answer(), headers={"Cache-Control": "no-store"})
+    set_cookie(request, response, begun.new.token)
+    return response
+
+
+def _invitation_answer(row: InvitationRow) -> InvitationAnswer:
+    created, expires = wire_time(row.created_at_us), wire_time(row.expires_at_us)
+    return InvitationAnswer(row.id, row.email, row.role, created, expires)
+
+
+# -------------------------------------------------------------------------------------------- pages
+
+
+async def invite_by_form(request: Request) -> Response:
+    session, sent = await signed_in_form(request)
+    role = sent.get("role", "member")
+    _, url = await invite_to(request, session.caller, sent.get("email", ""), role)
+    return await render_members(request, session, url)
+
+
+async def withdraw_by_form(request: Request) -> Response:
+    session, _ = await signed_in_form(request)
+    await withdraw(request, session.caller, request.path_params["invitation_id"])
+    return redirect("/members")
+
+
+async def invitation_page(request: Request) -> Response:
+    page = await _invitation_page(request, request.query_params.get("token", ""))
+    return render(page)
+
+
+async def _invitation_page(
+    request: Request, token: str, problem: str | None = None
+) -> InvitationPage:
+    invitation = await open_invitation(request, token)
+    context = context_of(request)
+    organisation = await context.read_for(invitation.org_id, lambda scope: scope.organisation())
+    return InvitationPage(
+        token=token,
+        invitation=invitation,
+        organisation_name="" if organisation is None else organisation.name,
+        has_account=await _account_of(request, invitation.email) is not None,
+        problem=problem,
+    )
+
+
+async def accept_by_form(request: Request) -> Response:
+    sent = await form_fields(request)
+    token, name = sent.get("token", ""), sent.get("name", "").strip() or None
+    try:
+        begun = await accept(request, token, sent.get("password", ""), name)
+    except Problem as problem:
+        if problem.code not in ("weak_password", "sign_in_failed"):
+            raise
+        return render(await _invitation_page(request, token, problem.error), problem.status)
+    response = redirect("/keys")
+    set_cookie(request, response, begun.new.token)
+    return response
+
+
+# ------------------------------------------------------------------------------------------- routes
+
+_INVITE = msgspec.json.Decoder(Invite)
+_ACCEPT = msgspec.json.Decoder(AcceptInvitation)
+
+routes: tuple[LeanRoute, ...] = (
+    route(
+        "POST",
+        "/api/invitations",
+        invite_member,
+        summary="Invite someone; the answer holds the link to give to them, once.",
+        takes=Invite,
+        gives=InvitationMade,
+        status=201,
+        errors=(403, 409),
+        tag="people",
+    ),
+    route(
+        "GET",
+        "/api/invitations",
+        list_invitations,
+        summary="Invitations that are still open.",
+        gives=InvitationList,
+        errors=(403,),
+        tag="people",
+    ),
+    route(
+        "DELETE",
+        "/api/invitations/{invitation_id}",
+        withdraw_invitation,
+        summary="Withdraw an invitation.",
+        gives=InvitationWithdrawn,
+        errors=(403, 404),
+        tag="people",
+    ),
+    route(
+        "POST",
+        "/api/invitations/accept",
+        accept_invitation,
+        summary="Join by the token of an invitation; sets a session cookie.",
+        takes=AcceptInvitation,
+        gives=SignedIn,
+        errors=(401, 403, 404, 409, 429, 503),
+        open_to_all=True,
+        tag="people",
+    ),
+    page_route("POST", "/invitations", invite_by_form),
+    page_route("POST", "/invitations/{invitation_id}/withdraw", withdraw_by_form),
+    page_route("GET", "/invitation", invitation_page),
+    page_route("POST", "/invitation", accept_by_form),
+)

@@ -1,0 +1,283 @@
+"""Members: who belongs to an organisation, and as what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rollbook.server.accounts.accounts import (
+    BODY_LIMIT,
+)
+from rollbook.server.accounts.audit import note
+from rollbook.server.accounts.keys import role_of_key
+from rollbook.server.accounts.pages import (
+    Page,
+    page_route,
+    page_session,
+    redirect,
+    render,
+    signed_in_form,
+)
+from rollbook.server.accounts.roles import may, require, require_power_over
+from rollbook.server.accounts.sessions import Session
+from rollbook.server.context import Caller, caller_of, context_of
+from rollbook.server.http.openapi import LeanRoute, query, route
+from rollbook.server.http.requests import json_body
+from rollbook.server.http.responses import Problem, json_response, not_found, wire_time
+from rollbook.server.queries import (
+    ROLES,
+    InvitationRow,
+    MemberRow,
+    Scope,
+)
+
+INVITATION_LASTS_S = 7 * 24 * 3600
+MOST_OPEN_INVITATIONS = 200
+
+Role: TypeAlias = Literal["owner", "admin", "member", "viewer"]
+
+
+class ChangeRole(Struct):
+    role: Role
+
+
+class MemberAnswer(Struct):
+    user_id: str
+    email: str
+    name: str | None
+    role: str
+    joined_at: str
+
+
+class MemberList(Struct):
+    members: list[MemberAnswer]
+
+
+class MemberChanged(Struct):
+    member: MemberAnswer
+    revoked_keys: list[str]
+    """Keys of theirs that could do more than they now may."""
+
+
+class MemberRemoved(Struct):
+    user_id: str
+    revoked_keys: list[str]
+    status: Literal["removed"] = "removed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MembersPage(Page):
+    template: ClassVar[str] = "members.html"
+    title: ClassVar[str] = "Members"
+    session: Session
+    members: list[MemberRow]
+    invitations: list[InvitationRow]
+    roles: tuple[str, ...] = ROLES
+    may_manage: bool
+    invitation_url: str | None = None
+
+
+# ------------------------------------------------------------------------------------------ members
+
+
+async def change_role_of(
+    request: Request, caller: Caller, user_id: str, role: Role
+) -> tuple[MemberRow, list[str]]:
+    require(caller, "change_roles")
+
+    def change(scope: Scope) -> tuple[MemberRow, list[str]]:
+        before = _member(scope, user_id)
+        require_power_over(caller, before.role, role)
+        after = scope.set_role(user_id, role)
+        assert after is not None, "they were a member in this transaction"
+        revoked = (
+            _revoke_keys_of(scope, request, caller, user_id, only_full=True)
+            if role == "viewer"
+            else []
+        )
+        note(
+            scope,
+            request,
+            caller,
+            "member.role_changed",
+            f"user:{user_id}",
+            before=before.role,
+            after=role,
+            revoked_keys=revoked,
+        )
+        return after, revoked
+
+    return await context_of(request).write(caller, change)
+
+
+async def remove_member_of(
+    request: Request, caller: Caller, user_id: str, *, keep_keys: bool
+) -> list[str]:
+    """Their sessions end, and their keys too unless a robot is to go on with them. Anyone may leave."""
+    if caller.key_id is not None or caller.user_id != user_id:
+        require(caller, "remove_members")
+
+    def remove(scope: Scope) -> list[str]:
+        member = _member(scope, user_id)
+        if user_id != caller.user_id:
+            require_power_over(caller, member.role)
+        scope.remove_member(user_id)
+        revoked = [] if keep_keys else _revoke_keys_of(scope, request, caller, user_id)
+        subject = f"user:{user_id}"
+        note(
+            scope,
+            request,
+            caller,
+            "member.removed",
+            subject,
+            role=member.role,
+            revoked_keys=revoked,
+        )
+        return revoked
+
+    # a viewer may leave as well
+    return await context_of(request).write_for(caller.org_id, remove)
+
+
+def _member(scope: Scope, user_id: str) -> MemberRow:
+    member = scope.member(user_id)
+    if member is None:
+        raise not_found("member")
+    return member
+
+
+def _revoke_keys_of(
+    scope: Scope, request: Request, caller: Caller, user_id: str, *, only_full: bool = False
+) -> list[str]:
+    """Who may do less must not keep a key that may do more."""
+    keys = scope.keys()
+    revoked = [
+        key.key_id
+        for key in keys
+        if key.created_by == user_id
+        and key.revoked_at_us is None
+        and not (only_full and role_of_key(key.prefix) == "viewer")
+    ]
+    for key_id in revoked:
+        scope.revoke_key(key_id)
+        note(scope, request, caller, "key.revoked", f"key:{key_id}")
+    return revoked
+
+
+# --------------------------------------------------------------------------------------------- JSON
+
+
+async def list_members(request: Request) -> Response:
+    context, caller = context_of(request), await caller_of(request)
+    require(caller, "see_members")
+    members = await context.read(caller, lambda scope: scope.members())
+    return json_response(MemberList([_member_answer(each) for each in members]))
+
+
+async def change_role(request: Request) -> Response:
+    caller = await caller_of(request)
+    sent = await json_body(request, _CHANGE_ROLE, BODY_LIMIT)
+    user_id = request.path_params["user_id"]
+    member, revoked = await change_role_of(request, caller, user_id, sent.role)
+    return json_response(MemberChanged(_member_answer(member), revoked))
+
+
+async def remove_member(request: Request) -> Response:
+    caller, user_id = await caller_of(request), request.path_params["user_id"]
+    keep_keys = request.query_params.get("keep_keys", "false").lower() == "true"
+    revoked = await remove_member_of(request, caller, user_id, keep_keys=keep_keys)
+    return json_response(MemberRemoved(user_id, revoked))
+
+
+def _member_answer(row: MemberRow) -> MemberAnswer:
+    return MemberAnswer(row.user_id, row.email, row.name, row.role, wire_time(row.created_at_us))
+
+
+# -------------------------------------------------------------------------------------------- pages
+
+
+async def members_page(request: Request) -> Response:
+    return await render_members(request, await page_session(request))
+
+
+async def render_members(
+    request: Request, session: Session, invitation_url: str | None = None
+) -> Response:
+    may_manage = may(session.caller, "invite")
+
+    def find(scope: Scope) -> tuple[list[MemberRow], list[InvitationRow]]:
+        return scope.members(), scope.invitations() if may_manage else []
+
+    members, invitations = await context_of(request).read(session.caller, find)
+    page = MembersPage(
+        session=session,
+        members=members,
+        invitations=invitations,
+        may_manage=may_manage,
+        invitation_url=invitation_url,
+    )
+    return render(page)
+
+
+async def change_role_by_form(request: Request) -> Response:
+    session, sent = await signed_in_form(request)
+    role = sent.get("role", "")
+    if role not in ROLES:
+        raise Problem(400, "invalid_value", f"role: expected one of {', '.join(ROLES)}")
+    user_id = request.path_params["user_id"]
+    await change_role_of(request, session.caller, user_id, role)  # type: ignore[arg-type]
+    return redirect("/members")
+
+
+async def remove_by_form(request: Request) -> Response:
+    session, sent = await signed_in_form(request)
+    user_id, keep_keys = request.path_params["user_id"], "keep_keys" in sent
+    await remove_member_of(request, session.caller, user_id, keep_keys=keep_keys)
+    return redirect("/members")
+
+
+# ------------------------------------------------------------------------------------------- routes
+
+_CHANGE_ROLE = msgspec.json.Decoder(ChangeRole)
+
+routes: tuple[LeanRoute, ...] = (
+    route(
+        "GET",
+        "/api/members",
+        list_members,
+        summary="Who belongs to the organisation, and as what.",
+        gives=MemberList,
+        errors=(403,),
+        tag="people",
+    ),
+    route(
+        "PATCH",
+        "/api/members/{user_id}",
+        change_role,
+        summary="Give a member another role. One who may only look from now on loses the keys that may do more.",
+        takes=ChangeRole,
+        gives=MemberChanged,
+        errors=(403, 404, 409),
+        tag="people",
+    ),
+    route(
+        "DELETE",
+        "/api/members/{user_id}",
+        remove_member,
+        summary="Remove a member, or leave: their sessions end at once, and so do their keys.",
+        gives=MemberRemoved,
+        errors=(403, 404, 409),
+        parameters=(
+            query("keep_keys", {"type": "boolean"}, "Whether the keys they made go on working."),
+        ),
+        tag="people",
+    ),
+    page_route("GET", "/members", members_page),
+    page_route("POST", "/members/{user_id}/role", change_role_by_form),
+    page_route("POST", "/members/{user_id}/remove", remove_by_form),
+)

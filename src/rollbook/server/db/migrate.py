@@ -1,0 +1,136 @@
+"""Migrations: brings a database to the schema of this release, all of it or nothing.
+
+Every step runs in one transaction, on both databases, so a process that dies in the middle leaves the old schema.
+Processes that start together take turns, and those that come second find nothing left to do.
+
+On PostgreSQL whoever migrates owns the tables. A server may run as another role that owns nothing, if it was granted
+SELECT, INSERT, UPDATE and DELETE on all tables and USAGE on all sequences of the schema.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from rollbook.errors import ConfigurationError, StorageError
+from rollbook.server.db.engine import make_private_file, postgres_url, sqlite_engine, sqlite_path
+from rollbook.server.db.errors import translated
+
+HEAD = "0002"
+"""The newest revision, written here so that a database that has it is recognised without loading Alembic."""
+
+_FOLDER = Path(__file__).with_name("migrations")
+_ADVISORY_LOCK = 0x526F6C6C626F6F6B
+"""Any number that no other program on the same database uses."""
+
+
+def migrate(database_url: str) -> list[str]:
+    """Creates what is missing; returns the revisions that were applied."""
+    with _fault_of_ours(), _locked_connection(database_url) as connection:
+        current = _revision(connection)
+        if current == HEAD:
+            return []
+        applied = _upgrade(connection, current)
+        _refuse_dangling_rows(connection)
+        return applied
+
+
+def current_revision(database_url: str) -> str | None:
+    """None where nothing was migrated yet. Changes nothing, and creates no file."""
+    if database_url.startswith("sqlite:///") and not sqlite_path(database_url).exists():
+        return None
+    with _fault_of_ours(), _engine(database_url) as engine, engine.connect() as connection:
+        return _revision(connection)
+
+
+def _upgrade(connection: sa.Connection, current: str | None) -> list[str]:
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if current is not None and current not in known:
+        message = (
+            f"the database has revision {current!r}, which this release does not know: "
+            "a newer release migrated it, so install that one or restore a backup"
+        )
+        raise ConfigurationError(message=message)
+    applied: list[str] = []
+
+    def on_version_apply(*, step: Any, **_: Any) -> None:
+        applied.append(step.up_revision_id)
+
+    config.attributes.update(connection=connection, on_version_apply=on_version_apply)
+    command.upgrade(config, "head")
+    return applied
+
+
+def _revision(connection: sa.Connection) -> str | None:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+
+
+def _refuse_dangling_rows(connection: sa.Connection) -> None:
+    """SQLite cannot check references while a table is rebuilt, so they are checked before it counts."""
+    if connection.dialect.name == "sqlite":
+        dangling = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
+        if dangling is not None:
+            detail = f"a row of {dangling[0]} refers to a row of {dangling[2]} that is not there; nothing was changed"
+            raise StorageError(path="database", detail=detail)
+
+
+@contextmanager
+def _fault_of_ours() -> Iterator[None]:
+    try:
+        yield
+    except sa.exc.SQLAlchemyError as error:
+        fault = translated(error)
+        if fault is error:
+            raise
+        raise fault from error
+
+
+@contextmanager
+def _engine(database_url: str) -> Iterator[sa.Engine]:
+    if database_url.startswith("sqlite:///"):
+        engine = sqlite_engine(sqlite_path(database_url))
+    elif database_url.startswith("postgres"):
+        engine = sa.create_engine(
+            postgres_url(database_url), poolclass=sa.pool.NullPool, hide_parameters=True
+        )
+    else:
+        raise ConfigurationError(message="database: expected sqlite:///PATH or postgresql://…")
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _locked_connection(database_url: str) -> Iterator[sa.Connection]:
+    """In a transaction that is committed at the end, with every other migration of this database kept out."""
+    if not database_url.startswith("sqlite:///"):
+        with _engine(database_url) as engine, engine.begin() as connection:
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+            yield connection
+        return
+    path = sqlite_path(database_url)
+    make_private_file(path)
+    # a lock of our own: SQLite does not wait for its lock while it turns a new file to WAL
+    lock = path.with_name(f"{path.name}.migrate-lock")
+    with open(lock, "ab") as file, _engine(database_url) as engine:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+            connection.rollback()
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            yield connection
+            connection.commit()

@@ -1,0 +1,373 @@
+"""Artifacts: the bytes of an episode are looked at once they are all there, and from then on only those are served.
+
+What is looked at: how many bytes, their SHA-256, and of a video what is in it. What the sender claimed has to agree.
+Whoever holds an upload URL can put other bytes in their place until it expires; that is noticed when they are asked
+for, and they are not given out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, TypeAlias
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rollbook.contracts.episode import ARTIFACT_KINDS, FILE_NAMES, ArtifactKind
+from rollbook.server.blobs.inspect_blob import Answer, Question, look_at_blobs
+from rollbook.server.blobs.interface import (
+    BlobInfo,
+    BlobNotFound,
+    BlobStoreUnavailable,
+    sha256_of_file,
+)
+from rollbook.server.context import Caller, ServerContext, base_url_of, caller_of, context_of
+from rollbook.server.episodes.messages import Claim, kind_of
+from rollbook.server.http.openapi import LeanRoute, query, route
+from rollbook.server.http.responses import Problem, not_found
+from rollbook.server.queries import ArtifactRow, DoomedObject, EpisodeRow, Scope
+from rollbook.server.video.inspect_video import VideoFacts
+from rollbook.server.video.process import probe_apart
+from rollbook.server.video.renditions import is_wanted, rendition_key
+
+Claims: TypeAlias = "Mapping[ArtifactKind, Claim]"
+
+_AT_ONCE = 32
+"""Of the episodes whose videos are looked into; the others wait."""
+_MOST_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a look at one artifact says about its row."""
+
+    kind: str
+    changes: dict[str, Any]
+    """Columns to write; empty when nothing is new."""
+    disagrees: str | None = None
+    """Why it is not what it should be."""
+
+
+async def look_at(
+    context: ServerContext, artifacts: Sequence[ArtifactRow], claims: Claims
+) -> list[Finding]:
+    """One finding for every artifact, and one for every claim about an artifact that there is not."""
+    [found] = await look_at_many(context, [(artifacts, claims)])
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+async def look_at_many(
+    context: ServerContext, wanted: Sequence[tuple[Sequence[ArtifactRow], Claims]]
+) -> list[list[Finding] | Exception]:
+    """For each episode its findings, or why there are none: that holds no other one back."""
+    questions = [_question(context, each) for artifacts, _ in wanted for each in artifacts]
+    answers = iter(await look_at_blobs(context.blobs, questions))
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(
+        artifacts: Sequence[ArtifactRow], claims: Claims, looks: Sequence[Answer]
+    ) -> list[Finding] | Exception:
+        async with gate:
+            try:
+                return await _findings(context, artifacts, claims, looks)
+            except Exception as error:  # noqa: BLE001 - it belongs to this episode
+                return error
+
+    cases = [
+        (artifacts, claims, [next(answers) for _ in artifacts]) for artifacts, claims in wanted
+    ]
+    return await asyncio.gather(*(one(*case) for case in cases))
+
+
+def _question(context: ServerContext, artifact: ArtifactRow) -> Question:
+    """A video is not only hashed, so it has its own turn later."""
+    limit = context.settings.artifact_limit_bytes
+
+    def is_hashed(info: BlobInfo) -> bool:
+        if artifact.kind == "video" or info.size > limit:
+            return False
+        return artifact.status != "stored" or not is_as_checked(artifact, info)
+
+    return Question(artifact.object_key, is_hashed)
+
+
+async def _findings(
+    context: ServerContext,
+    artifacts: Sequence[ArtifactRow],
+    claims: Claims,
+    looks: Sequence[Answer],
+) -> list[Finding]:
+    unknown = set(claims) - {each.kind for each in artifacts}
+    missing = [
+        Finding(kind, {}, "nothing was ever asked to be uploaded there") for kind in sorted(unknown)
+    ]
+    there = [
+        await _finding(context, each, claims.get(kind_of(each)), look)
+        for each, look in zip(artifacts, looks, strict=True)
+    ]
+    return [*missing, *there]
+
+
+async def _finding(
+    context: ServerContext, artifact: ArtifactRow, claim: Claim | None, look: Answer
+) -> Finding:
+    if isinstance(look, Exception):
+        raise look
+    claimed = claim or Claim()
+    if look is None:
+        return _finding_of_nothing(artifact, claimed)
+    if artifact.status == "stored" and is_as_checked(artifact, look.info):
+        return Finding(artifact.kind, {}, _disagreement(artifact.size, artifact.sha256, claimed))
+    limit = context.settings.artifact_limit_bytes
+    if look.info.size > limit:
+        return _refused(artifact, f"it has {look.info.size} bytes, and {limit} are allowed")
+    if look.sha256 is None:
+        seen, facts = await _examined_video(context, artifact, look.info)
+    else:
+        seen, facts = _seen(look.info, look.sha256), None
+    # other bytes than those that were checked before are taken only when they are announced
+    known = artifact.sha256 if artifact.status == "stored" else artifact.claimed_sha256
+    expected = Claim(sha256=claimed.sha256 or known, size=claimed.size)
+    disagrees = _disagreement(seen["size"], seen["sha256"], expected)
+    if disagrees is not None:
+        return _refused(artifact, disagrees, expected.sha256)
+    is_known = artifact.status == "stored" and artifact.sha256 == seen["sha256"]
+    renewed = {} if is_known and artifact.rendition_key else _rendition_of(context, artifact, facts)
+    return Finding(artifact.kind, {**seen, **renewed, "status": "stored"})
+
+
+def _rendition_of(
+    context: ServerContext, artifact: ArtifactRow, facts: VideoFacts | None
+) -> dict[str, Any]:
+    """Under a name of its own: a copy of other bytes that is still to be deleted must not be this one."""
+    wanted = facts is not None and is_wanted(context.settings, facts)
+    key = rendition_key(artifact.object_key) if wanted else None
+    return {
+        "rendition": "pending" if wanted else None,
+        "rendition_key": key,
+        "rendition_tries": None,
+    }
+
+
+def _finding_of_nothing(artifact: ArtifactRow, claimed: Claim) -> Finding:
+    if artifact.status == "stored":
+        return Finding(artifact.kind, {}, "its bytes were stored and are gone; restore a backup")
+    wanted = claimed.sha256 is not None or claimed.size is not None
+    return Finding(artifact.kind, {}, "nothing was uploaded" if wanted else None)
+
+
+def _refused(artifact: ArtifactRow, why: str, claimed_sha256: str | None = None) -> Finding:
+    """What was announced stays announced, until something else is."""
+    changes = {"status": "refused", "detail": why, "claimed_sha256": claimed_sha256}
+    return Finding(artifact.kind, changes, why)
+
+
+def _disagreement(size: int | None, sha256: str | None, claim: Claim) -> str | None:
+    if claim.size is not None and claim.size != size:
+        return f"{size} bytes are stored, expected {claim.size}"
+    if claim.sha256 is not None and claim.sha256 != sha256:
+        return f"the SHA-256 of what is stored is {sha256}, expected {claim.sha256}"
+    return None
+
+
+def is_as_checked(artifact: ArtifactRow, info: BlobInfo) -> bool:
+    """Some stores tell times to the second, and two uploads can be as large and in the same one."""
+    checked = (artifact.size, artifact.uploaded_at_us, artifact.etag)
+    return checked == (info.size, info.modified_at_us, info.etag)
+
+
+def _seen(
+    info: BlobInfo, sha256: str, playable: bool | None = None, detail: str | None = None
+) -> dict[str, Any]:
+    """What is stored, as columns."""
+    return {
+        "size": info.size,
+        "sha256": sha256,
+        "playable": playable,
+        "detail": detail,
+        "uploaded_at_us": info.modified_at_us,
+        "etag": info.etag,
+    }
+
+
+async def _examined_video(
+    context: ServerContext, artifact: ArtifactRow, info: BlobInfo
+) -> tuple[dict[str, Any], VideoFacts | None]:
+    """Again from the start when somebody replaces it meanwhile."""
+    for _ in range(_MOST_TRIES):
+        sha256, playable, detail, facts = await _bytes_and_content(context, artifact)
+        now = await context.blobs.head(artifact.object_key)
+        if now is None:
+            raise BlobNotFound(artifact.object_key)
+        if now == info:
+            return _seen(info, sha256, playable, detail), facts
+        info = now
+    raise BlobStoreUnavailable(
+        f"the {artifact.kind} is replaced again and again; finish the upload first"
+    )
+
+
+async def _bytes_and_content(
+    context: ServerContext, artifact: ArtifactRow
+) -> tuple[str, bool, str | None, VideoFacts | None]:
+    async with context.blobs.as_file(artifact.object_key) as path:
+        sha256 = await asyncio.to_thread(sha256_of_file, path)
+        if find_spec("av") is None:
+            detail = "not looked into: this server has no PyAV; pip install 'rollbook[video]'"
+            return sha256, False, detail, None
+        async with context.video_turns:
+            facts = await probe_apart(path)
+    return sha256, facts.playable, facts.detail, facts
+
+
+def mismatch(wrong: Sequence[Finding]) -> Problem:
+    said = "; ".join(f"{each.kind}: {each.disagrees}" for each in wrong)
+    text = f"{said}. Nothing was finalized; upload again and finalize again"
+    listed = [{"kind": each.kind, "detail": each.disagrees} for each in wrong]
+    return Problem(409, "artifact_mismatch", text, artifacts=listed)
+
+
+def tell_renditions(context: ServerContext, org_id: str, findings: Sequence[Finding]) -> None:
+    """Once what was found is written. Whoever is not told finds out at the next turn."""
+    if any(each.changes.get("rendition") == "pending" for each in findings):
+        context.renditions_wanted.put_nowait(org_id)
+
+
+def write_findings(scope: Scope, episode_id: str, findings: Sequence[Finding]) -> None:
+    for each in findings:
+        if each.changes:
+            scope.set_artifact(episode_id, each.kind, **each.changes)
+
+
+async def remove_blobs(
+    context: ServerContext, org_id: str, doomed: list[DoomedObject]
+) -> list[DoomedObject]:
+    """Those that are gone now. What the blob store cannot do at the moment stays noted."""
+    gone: list[DoomedObject] = []
+    try:
+        for each in doomed:
+            if each.store_id:
+                await context.blobs.abort_multipart(each.object_key, each.store_id)
+            else:
+                await context.blobs.delete(each.object_key)
+            gone.append(each)
+    except BlobStoreUnavailable as error:
+        context.log.warning("blobs_not_removed", org_id=org_id, error=str(error))
+    if gone:
+        await context.write_for(org_id, lambda scope: scope.forget_objects(gone))
+    return gone
+
+
+# ------------------------------------------------------------------------------------ reading one
+
+
+async def download_artifact(request: Request) -> Response:
+    context = context_of(request)
+    base_url = base_url_of(request)
+    caller = await caller_of(request)
+    episode_id, kind = request.path_params["episode_id"], request.path_params["kind"]
+    asked = request.query_params.get("rendition")
+    if asked not in (None, "playable"):
+        text = "rendition: expected playable, or nothing for the bytes as they were recorded"
+        raise Problem(400, "invalid_value", text, where="rendition")
+    artifact = await _stored_artifact(context, caller, episode_id, kind)
+    object_key = artifact.object_key
+    if asked is not None:
+        object_key = await _playable_key(context, caller, artifact)
+    url = await context.blobs.presign_get(
+        object_key,
+        ttl_s=context.settings.download_ttl_s,
+        base_url=base_url,
+        content_type=artifact.content_type,
+        filename=None if kind == "video" else FILE_NAMES[kind],
+    )
+    return Response(status_code=302, headers={"Location": url, "Cache-Control": "no-store"})
+
+
+async def _stored_artifact(
+    context: ServerContext, caller: Caller, episode_id: str, kind: str
+) -> ArtifactRow:
+    def find(scope: Scope) -> EpisodeRow | None:
+        return scope.episode(episode_id)
+
+    episode = await context.read(caller, find)
+    if episode is None or kind not in ARTIFACT_KINDS:
+        raise not_found("artifact")
+    artifact = next((each for each in episode.artifacts if each.kind == kind), None)
+    if artifact is None or artifact.status == "requested":
+        raise not_found("artifact")
+    if artifact.status == "refused":
+        raise _not_served(artifact.detail)
+    info = await context.blobs.head(artifact.object_key)
+    if info is None:
+        context.log.error("artifact_lost", episode_id=episode_id, kind=kind)
+        raise _not_served("its bytes are gone from the blob store")
+    if not is_as_checked(artifact, info):
+        await _look_again(context, caller.org_id, artifact)
+    return artifact
+
+
+async def _playable_key(context: ServerContext, caller: Caller, artifact: ArtifactRow) -> str:
+    """What a browser can show: the video itself, or the copy that was made of it."""
+    if artifact.playable:
+        return artifact.object_key
+    key, is_ready = artifact.rendition_key, artifact.rendition == "ready"
+    if key is not None and is_ready:
+        if await context.blobs.head(key) is not None:
+            return key
+        # it can be made again, so that a backup need not hold it
+        await context.write_for(caller.org_id, lambda scope: scope.renew_rendition(artifact))
+        context.renditions_wanted.put_nowait(caller.org_id)
+    if is_ready or artifact.rendition == "pending":
+        text = "a copy that browsers play is being made; try again in a minute"
+        raise Problem(404, "rendition_pending", text)
+    why = artifact.detail or "only a video can have one"
+    raise Problem(404, "no_rendition", f"there is no copy that browsers play: {why}")
+
+
+async def _look_again(context: ServerContext, org_id: str, artifact: ArtifactRow) -> None:
+    """The blob was written after it was checked. The same bytes again are fine; others are refused from now on."""
+    [finding] = await look_at(context, [artifact], {})
+    await context.write_for(
+        org_id, lambda scope: write_findings(scope, artifact.episode_id, [finding])
+    )
+    if finding.disagrees is not None:
+        context.log.warning("artifact_replaced", episode_id=artifact.episode_id, kind=artifact.kind)
+        raise _not_served(f"other bytes were put in its place: {finding.disagrees}")
+
+
+def _not_served(why: str | None) -> Problem:
+    text = f"this artifact is not what it should be: {why}. Upload it again and finalize again"
+    return Problem(409, "artifact_refused", text)
+
+
+_REDIRECT = {
+    "description": "`Location` is good for an hour.",
+    "headers": {"Location": {"schema": {"type": "string"}}},
+}
+
+routes: tuple[LeanRoute, ...] = (
+    route(
+        "GET",
+        "/api/episodes/{episode_id}/artifact/{kind}",
+        download_artifact,
+        summary="The bytes of an artifact: a redirect to a signed URL, which answers Range.",
+        parameters=(
+            query(
+                "rendition",
+                {"type": "string", "enum": ["playable"]},
+                "`playable`: what browsers show, which is a copy where the video itself is of another kind.",
+            ),
+        ),
+        gives=None,
+        status=302,
+        answers={302: _REDIRECT},
+        errors=(400, 404, 409),
+        tag="artifacts",
+    ),
+)

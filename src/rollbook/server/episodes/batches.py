@@ -1,0 +1,316 @@
+"""Many episodes in one request: created in one transaction, or read with URLs that lead straight to their bytes, or
+with the bytes themselves where those are few."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rollbook.contracts.episode import FILE_NAMES, ArtifactKind, check_typed_metadata
+from rollbook.errors import InvalidValue
+from rollbook.server.blobs.files import disk_errors
+from rollbook.server.blobs.interface import BlobStore
+from rollbook.server.blobs.local import LocalBlobs
+from rollbook.server.context import Caller, ServerContext, base_url_of, caller_of, context_of
+from rollbook.server.db.tables import new_id
+from rollbook.server.episodes.artifacts import is_as_checked, look_at, write_findings
+from rollbook.server.episodes.messages import (
+    MOST_IN_A_BATCH,
+    CreateEpisode,
+    EpisodeAnswer,
+    EpisodeCreated,
+    episode_answer,
+    kind_of,
+    status_of,
+)
+from rollbook.server.episodes.quotas import checked_quota
+from rollbook.server.episodes.uploads import signed_urls, slot
+from rollbook.server.http.openapi import LeanRoute, route
+from rollbook.server.http.requests import json_body
+from rollbook.server.http.responses import json_response
+from rollbook.server.queries import ArtifactRow, EpisodeRow, Scope
+
+
+class CreateEpisodes(Struct):
+    episodes: Annotated[list[CreateEpisode], Meta(min_length=1, max_length=MOST_IN_A_BATCH)]
+
+
+class EpisodesCreated(Struct):
+    episodes: list[EpisodeCreated]
+    """In the order they were sent."""
+
+
+class LookUpEpisodes(Struct):
+    ids: Annotated[list[str], Meta(max_length=MOST_IN_A_BATCH)]
+    urls: bool = True
+    """False for whoever asks for the artifacts afterwards, or not at all."""
+
+
+class EpisodeFound(EpisodeAnswer):
+    download_urls: dict[ArtifactKind, str]
+    """Of every artifact that is here; good for an hour, and without a redirect."""
+
+
+class WantedArtifact(Struct):
+    episode_id: str
+    kind: ArtifactKind
+
+
+class ReadArtifacts(Struct):
+    artifacts: Annotated[list[WantedArtifact], Meta(max_length=MOST_IN_A_BATCH)]
+
+
+class ArtifactRead(Struct):
+    """Its bytes, or where they are; neither for one that is not here."""
+
+    episode_id: str
+    kind: ArtifactKind
+    data: bytes | None = None
+    url: str | None = None
+
+
+class ArtifactsRead(Struct):
+    artifacts: list[ArtifactRead]
+    """In the order they were asked for."""
+
+
+class EpisodesFound(Struct):
+    episodes: list[EpisodeFound]
+    """In the order of the ids."""
+    missing: list[str]
+
+
+_AT_ONCE = 32
+"""Of the episodes whose artifacts are looked at; the others wait."""
+
+SMALL_BYTES = 1 << 20
+"""An artifact up to this size comes along with the answer, if it is on our own disk."""
+_MOST_BYTES = 16 << 20
+"""Of all of them in one answer; the others get a URL."""
+
+_create = msgspec.json.Decoder(CreateEpisodes)
+_look_up = msgspec.json.Decoder(LookUpEpisodes)
+_read = msgspec.json.Decoder(ReadArtifacts)
+
+
+# ------------------------------------------------------------------------------------------ create
+
+
+async def create_episodes(request: Request) -> Response:
+    """All or nothing; where one is wrong, the answer says which."""
+    context = context_of(request)
+    caller = await caller_of(request)
+    body = await json_body(request, _create, context.settings.body_limit_bytes)
+    asked = [list(dict.fromkeys(each.request_uploads or ())) for each in body.episodes]
+    base_url = base_url_of(request) if any(asked) else ""
+    wanted = []
+    for number, (each, kinds) in enumerate(zip(body.episodes, asked, strict=True)):
+        _check_typed(number, each)
+        episode_id = new_id()
+        values = {**each.values(), "id": episode_id, "created_by": caller.name}
+        wanted.append((values, [slot(caller.org_id, episode_id, kind) for kind in kinds]))
+
+    def create(scope: Scope) -> tuple[list[EpisodeRow], int]:
+        made = scope.create_episodes(wanted)
+        return made, checked_quota(scope, context.settings)
+
+    made, most = await context.write(caller, create)
+    answers = []
+    for episode, kinds in zip(made, asked, strict=True):
+        context.metrics.episode("created")
+        urls = await signed_urls(context, base_url, episode.artifacts, kinds, most)
+        answers.append(EpisodeCreated(episode.id, status_of(episode), "r2", urls))
+    return json_response(EpisodesCreated(answers), 201)
+
+
+def _check_typed(number: int, episode: CreateEpisode) -> None:
+    try:
+        check_typed_metadata(episode.metadata or {})
+    except InvalidValue as error:
+        error.record = f"episodes[{number}] {error.record}"
+        raise
+
+
+# ----------------------------------------------------------------------------------------- look up
+
+
+async def look_up_episodes(request: Request) -> Response:
+    context = context_of(request)
+    base_url = base_url_of(request)
+    caller = await caller_of(request)
+    body = await json_body(request, _look_up, context.settings.body_limit_bytes)
+    ids = list(dict.fromkeys(body.ids))
+    found = await context.read(caller, lambda scope: scope.episodes_of(ids))
+    known = {each.id for each in found}
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(episode: EpisodeRow) -> EpisodeFound:
+        if not body.urls:
+            return _found(episode, {})
+        async with gate:
+            urls = await _download_urls(context, caller, base_url, episode, episode.artifacts)
+            return _found(episode, urls)
+
+    answers = await asyncio.gather(*map(one, found))
+    return json_response(EpisodesFound(answers, [each for each in ids if each not in known]))
+
+
+def _found(episode: EpisodeRow, urls: dict[ArtifactKind, str]) -> EpisodeFound:
+    known = msgspec.structs.asdict(episode_answer(episode))
+    return EpisodeFound(**known, download_urls=urls)
+
+
+async def _download_urls(
+    context: ServerContext,
+    caller: Caller,
+    base_url: str,
+    episode: EpisodeRow,
+    artifacts: Iterable[ArtifactRow],
+) -> dict[ArtifactKind, str]:
+    stored = [each for each in artifacts if each.status == "stored"]
+    if stored and _can_still_be_replaced(context, episode):
+        fit = await asyncio.gather(*(_is_fit(context, caller, each) for each in stored))
+        stored = [each for each, is_fit in zip(stored, fit, strict=True) if is_fit]
+    return {
+        kind_of(each): await context.blobs.presign_get(
+            each.object_key,
+            ttl_s=context.settings.download_ttl_s,
+            base_url=base_url,
+            content_type=each.content_type,
+            filename=None if each.kind == "video" else FILE_NAMES[kind_of(each)],
+        )
+        for each in stored
+    }
+
+
+# ---------------------------------------------------------------------------------- read artifacts
+
+
+async def read_artifacts(request: Request) -> Response:
+    """For many small files a request each costs more than their bytes. Each is compared with its SHA-256."""
+    context = context_of(request)
+    base_url = base_url_of(request)
+    caller = await caller_of(request)
+    body = await json_body(request, _read, context.settings.body_limit_bytes)
+    ids = list(dict.fromkeys(each.episode_id for each in body.artifacts))
+    found = await context.read(caller, lambda scope: scope.episodes_of(ids))
+    episodes = {each.id: each for each in found}
+    wanted = [
+        (each, _stored_artifact(episodes.get(each.episode_id), each)) for each in body.artifacts
+    ]
+    data = await _small_ones(context.blobs, [row for _, row in wanted if row is not None])
+    answers = []
+    for each, row in wanted:
+        answer = ArtifactRead(each.episode_id, each.kind)
+        if row is not None:
+            answer.data = data.get(row.object_key)
+            if answer.data is None:
+                episode = episodes[each.episode_id]
+                urls = await _download_urls(context, caller, base_url, episode, [row])
+                answer.url = urls.get(each.kind)
+        answers.append(answer)
+    return json_response(ArtifactsRead(answers))
+
+
+def _stored_artifact(episode: EpisodeRow | None, wanted: WantedArtifact) -> ArtifactRow | None:
+    for each in () if episode is None else episode.artifacts:
+        if each.kind == wanted.kind and each.status == "stored":
+            return each
+    return None
+
+
+async def _small_ones(blobs: BlobStore, artifacts: Iterable[ArtifactRow]) -> dict[str, bytes]:
+    """By object key. From S3 none: there, bytes do not go through us."""
+    if not isinstance(blobs, LocalBlobs):
+        return {}
+    chosen: dict[str, str] = {}
+    left = _MOST_BYTES
+    for each in artifacts:
+        if (
+            each.size is not None
+            and each.sha256 is not None
+            and each.size <= min(SMALL_BYTES, left)
+        ):
+            chosen[each.object_key] = each.sha256
+            left -= each.size
+
+    def read() -> dict[str, bytes]:
+        contents = {key: _contents(blobs, key) for key in chosen}
+        return {
+            key: data
+            for key, data in contents.items()
+            if data is not None and hashlib.sha256(data).hexdigest() == chosen[key]
+        }
+
+    return await asyncio.to_thread(read)
+
+
+def _contents(blobs: LocalBlobs, key: str) -> bytes | None:
+    """None when it is not there or was replaced by something larger; who asks then for its URL learns what is wrong."""
+    try:
+        with disk_errors(), blobs.objects.open(key.split("/")) as file:
+            data = file.read(SMALL_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    return data
+
+
+def _can_still_be_replaced(context: ServerContext, episode: EpisodeRow) -> bool:
+    """While an upload URL may be good that was signed before the episode was finalized. Later, nobody has one, and the
+    blob store need not be asked about every artifact of a thousand episodes."""
+    if episode.finalized_at_us is None:
+        return True
+    ttl_us = context.settings.upload_ttl_s * 1_000_000
+    return context.clock() <= episode.finalized_at_us + ttl_us
+
+
+async def _is_fit(context: ServerContext, caller: Caller, artifact: ArtifactRow) -> bool:
+    """Its bytes are those that were checked, or the same ones again. Others are refused from now on."""
+    info = await context.blobs.head(artifact.object_key)
+    if info is None:
+        context.log.error("artifact_lost", episode_id=artifact.episode_id, kind=artifact.kind)
+        return False
+    if is_as_checked(artifact, info):
+        return True
+    [finding] = await look_at(context, [artifact], {})
+    await context.write_for(
+        caller.org_id, lambda scope: write_findings(scope, artifact.episode_id, [finding])
+    )
+    return finding.disagrees is None
+
+
+routes: tuple[LeanRoute, ...] = (
+    route(
+        "POST",
+        "/api/ingest/episodes",
+        create_episodes,
+        summary="Creates many episodes, all or none, and signs their upload URLs.",
+        takes=CreateEpisodes,
+        gives=EpisodesCreated,
+        status=201,
+        errors=(403,),
+    ),
+    route(
+        "POST",
+        "/api/episodes/lookup",
+        look_up_episodes,
+        summary="Many episodes by id, with URLs of their artifacts that need no redirect.",
+        takes=LookUpEpisodes,
+        gives=EpisodesFound,
+    ),
+    route(
+        "POST",
+        "/api/episodes/artifacts",
+        read_artifacts,
+        summary="Many artifacts: small ones as they are, in base64, others by a URL.",
+        takes=ReadArtifacts,
+        gives=ArtifactsRead,
+    ),
+)

@@ -1,0 +1,306 @@
+"""Episodes over HTTP: create, finalize, read, find, tag, archive, delete.
+
+Creating and finalizing an episode without artifacts is one transaction each: this is what robots do all day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rollbook.contracts.episode import ArtifactKind, check_typed_metadata
+from rollbook.digest import digest_of
+from rollbook.errors import EpisodeArchived
+from rollbook.server.context import Caller, ServerContext, base_url_of, caller_of, context_of
+from rollbook.server.db.tables import new_id
+from rollbook.server.episodes.artifacts import (
+    remove_blobs,
+)
+from rollbook.server.episodes.finalize import finalized, finalized_many
+from rollbook.server.episodes.messages import (
+    ChangeTags,
+    CreateEpisode,
+    EpisodeAnswer,
+    EpisodeCreated,
+    EpisodeDeleted,
+    EpisodeFinalized,
+    EpisodeList,
+    FinalizeEpisode,
+    FinalizeEpisodes,
+    ManyFinalized,
+    OneFinalized,
+    episode_answer,
+    finalized_answer,
+    status_of,
+)
+from rollbook.server.episodes.quotas import checked_quota
+from rollbook.server.episodes.search import PARAMETERS, search_of
+from rollbook.server.episodes.uploads import signed_urls, slot
+from rollbook.server.http.openapi import LeanRoute, header, route
+from rollbook.server.http.requests import decoded, json_body, json_text
+from rollbook.server.http.responses import json_response, not_found, problem_of, wire_time
+from rollbook.server.queries import DoomedObject, EpisodeRow, Scope
+
+_create = msgspec.json.Decoder(CreateEpisode)
+_finalize = msgspec.json.Decoder(FinalizeEpisode)
+_finalize_many = msgspec.json.Decoder(FinalizeEpisodes)
+_change_tags = msgspec.json.Decoder(ChangeTags)
+
+
+# ------------------------------------------------------------------------------------------ create
+
+
+async def create_episode(request: Request) -> Response:
+    context = context_of(request)
+    caller = await caller_of(request)
+    text = await json_text(request, context.settings.body_limit_bytes)
+    body = decoded(text, _create)
+    kinds = list(dict.fromkeys(body.request_uploads or ()))
+    base_url = base_url_of(request) if kinds else ""
+    if body.metadata:
+        check_typed_metadata(body.metadata)
+    episode_id = new_id()
+    values = {**body.values(), "id": episode_id, "created_by": caller.name}
+    slots = [slot(caller.org_id, episode_id, kind) for kind in kinds]
+    key = request.headers.get("idempotency-key")
+    idempotency = None if key is None else (key, digest_of("rollbook.create-episode", text))
+
+    def create(scope: Scope) -> tuple[EpisodeRow, int]:
+        episode = scope.create_episode(values, slots, idempotency)
+        return episode, checked_quota(scope, context.settings)
+
+    episode, most = await context.write(caller, create)
+    if not episode.replayed:
+        context.metrics.episode("created")
+    urls = await signed_urls(context, base_url, episode.artifacts, _open(episode, kinds), most)
+    created = EpisodeCreated(episode.id, status_of(episode), "r2", urls)
+    return json_response(created, 201, {"Idempotency-Replayed": "true"} if episode.replayed else {})
+
+
+def _open(episode: EpisodeRow, kinds: list[ArtifactKind]) -> list[ArtifactKind]:
+    """A request that is repeated late finds artifacts that are there for good; those get no URL any more."""
+    if episode.finalized_at_us is None:
+        return kinds
+    done = {each.kind for each in episode.artifacts if each.status == "stored"}
+    return [kind for kind in kinds if kind not in done]
+
+
+# ---------------------------------------------------------------------------------------- finalize
+
+
+async def finalize_episode(request: Request) -> Response:
+    context = context_of(request)
+    caller = await caller_of(request)
+    body = await json_body(request, _finalize, context.settings.body_limit_bytes)
+    episode = await finalized(context, caller, (request.path_params["episode_id"], body))
+    return json_response(finalized_answer(episode))
+
+
+async def finalize_episodes(request: Request) -> Response:
+    """Each on its own: one that fails holds nobody back, and says why in its place."""
+    context = context_of(request)
+    caller = await caller_of(request)
+    body = await json_body(request, _finalize_many, context.settings.body_limit_bytes)
+    wanted = [(each.episode_id, each) for each in body.episodes]
+    done = await finalized_many(context, caller, wanted)
+    answers = [
+        _one_finalized(context, episode_id, each)
+        for (episode_id, _), each in zip(wanted, done, strict=True)
+    ]
+    return json_response(ManyFinalized(answers))
+
+
+def _one_finalized(
+    context: ServerContext, episode_id: str, done: EpisodeRow | Exception
+) -> OneFinalized:
+    if isinstance(done, EpisodeRow):
+        return OneFinalized(episode_id, status_of(done), wire_time(done.updated_at_us))
+    problem = problem_of(done)
+    if problem.status == 500:
+        context.log.error("finalize_failed", episode_id=episode_id, error=repr(done))
+    return OneFinalized(
+        episode_id, error=problem.error, code=problem.code, status_code=problem.status
+    )
+
+
+# ------------------------------------------------------------------------------------ read and find
+
+
+async def read_episode(request: Request) -> Response:
+    episode_id: str = request.path_params["episode_id"]
+    caller = await caller_of(request)
+    episode = await context_of(request).read(caller, lambda scope: scope.episode(episode_id))
+    if episode is None:
+        raise not_found("episode")
+    return json_response(episode_answer(episode))
+
+
+async def list_episodes(request: Request) -> Response:
+    caller = await caller_of(request)
+    search = search_of(request.query_params)
+    page = await context_of(request).read(
+        caller, lambda scope: scope.episodes(search.filters, search.cursor, search.limit)
+    )
+    return json_response(
+        EpisodeList([episode_answer(each) for each in page.episodes], page.next_cursor)
+    )
+
+
+# ------------------------------------------------------------------------------------------ change
+
+
+async def _changed(
+    request: Request,
+    caller: Caller,
+    event: str,
+    change: Callable[[Scope, str], EpisodeRow | None],
+) -> Response:
+    episode_id: str = request.path_params["episode_id"]
+
+    def work(scope: Scope) -> EpisodeRow | None:
+        episode = change(scope, episode_id)
+        if episode is not None:
+            scope.audit(event, actor=caller.name, subject=episode_id)
+        return episode
+
+    episode = await context_of(request).write(caller, work)
+    if episode is None:
+        raise not_found("episode")
+    return json_response(episode_answer(episode))
+
+
+async def archive_episode(request: Request) -> Response:
+    return await _changed(
+        request, await caller_of(request), "episode.archived", Scope.archive_episode
+    )
+
+
+async def restore_episode(request: Request) -> Response:
+    return await _changed(
+        request, await caller_of(request), "episode.restored", Scope.restore_episode
+    )
+
+
+async def change_tags(request: Request) -> Response:
+    caller = await caller_of(request)
+    body = await json_body(request, _change_tags, context_of(request).settings.body_limit_bytes)
+
+    def change(scope: Scope, episode_id: str) -> EpisodeRow | None:
+        episode = scope.episode(episode_id)
+        if episode is None:
+            return None
+        if episode.status == "archived":
+            raise EpisodeArchived(episode_id=episode_id)
+        kept = [tag for tag in episode.tags if tag not in body.remove]
+        return scope.tag_episode(episode_id, [*kept, *body.add])
+
+    return await _changed(request, caller, "episode.tagged", change)
+
+
+async def delete_episode(request: Request) -> Response:
+    """Its rows are gone when this answers. Its blobs too, or they are noted and go later."""
+    episode_id: str = request.path_params["episode_id"]
+    context = context_of(request)
+    caller = await caller_of(request)
+
+    def delete(scope: Scope) -> list[DoomedObject] | None:
+        doomed = scope.delete_episode(episode_id)
+        if doomed is not None:
+            scope.audit("episode.deleted", actor=caller.name, subject=episode_id)
+        return doomed
+
+    doomed = await context.write(caller, delete)
+    if doomed is None:
+        raise not_found("episode")
+    context.metrics.episode("deleted")
+    await remove_blobs(context, caller.org_id, doomed)
+    return json_response(EpisodeDeleted(episode_id))
+
+
+_INGEST, _EPISODE = "/api/ingest/episode", "/api/episodes/{episode_id}"
+
+routes: tuple[LeanRoute, ...] = (
+    route(
+        "POST",
+        _INGEST,
+        create_episode,
+        summary="Creates an episode, and signs an upload URL for every artifact that is asked for.",
+        takes=CreateEpisode,
+        gives=EpisodeCreated,
+        status=201,
+        errors=(403, 409),
+        parameters=(
+            header(
+                "Idempotency-Key",
+                {"type": "string", "maxLength": 255},
+                "The same key with the same body gives the first episode again; with another body it is a 409.",
+            ),
+        ),
+    ),
+    route(
+        "POST",
+        f"{_INGEST}/{{episode_id}}/finalize",
+        finalize_episode,
+        summary="Ends a recording. Artifacts are checked first; again never takes the status back.",
+        takes=FinalizeEpisode,
+        gives=EpisodeFinalized,
+        errors=(403, 404, 409),
+    ),
+    route(
+        "POST",
+        "/api/ingest/episodes/finalize",
+        finalize_episodes,
+        summary="Finalizes many episodes, each on its own; results come in the order they were sent.",
+        takes=FinalizeEpisodes,
+        gives=ManyFinalized,
+        errors=(403,),
+    ),
+    route(
+        "GET",
+        "/api/episodes",
+        list_episodes,
+        summary="Finds episodes, the newest first. All filters have to hold.",
+        gives=EpisodeList,
+        errors=(400,),
+        parameters=PARAMETERS,
+    ),
+    route(
+        "GET", _EPISODE, read_episode, summary="One episode.", gives=EpisodeAnswer, errors=(404,)
+    ),
+    route(
+        "DELETE",
+        _EPISODE,
+        delete_episode,
+        summary="Deletes an episode and its artifacts for good.",
+        gives=EpisodeDeleted,
+        errors=(403, 404),
+    ),
+    route(
+        "POST",
+        f"{_EPISODE}/archive",
+        archive_episode,
+        summary="Takes an episode out of the lists and closes it to changes; nothing is lost.",
+        gives=EpisodeAnswer,
+        errors=(403, 404),
+    ),
+    route(
+        "POST",
+        f"{_EPISODE}/restore",
+        restore_episode,
+        summary="Brings an archived episode back, as it was.",
+        gives=EpisodeAnswer,
+        errors=(403, 404),
+    ),
+    route(
+        "POST",
+        f"{_EPISODE}/tags",
+        change_tags,
+        summary="Adds tags and removes tags.",
+        takes=ChangeTags,
+        gives=EpisodeAnswer,
+        errors=(403, 404, 409),
+    ),
+)

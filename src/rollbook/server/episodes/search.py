@@ -1,0 +1,128 @@
+"""Searches: the query string of a list, read into a filter. A name that nobody knows is refused, not passed over:
+a filter with a typo in it would otherwise find everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.datastructures import QueryParams
+
+from rollbook.contracts.episode import EPISODE_SOURCES, EPISODE_STATUSES
+from rollbook.server.http.openapi import query
+from rollbook.server.http.requests import moment_us
+from rollbook.server.http.responses import Problem
+from rollbook.server.queries import EpisodeFilter
+
+MOST_ON_A_PAGE = 200
+_DEFAULT_ON_A_PAGE = 50
+_METADATA = "metadata."
+_LONGEST_NUMBER = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    filters: EpisodeFilter
+    cursor: str | None
+    limit: int
+
+
+def _whole(name: str, text: str) -> int:
+    digits = text[1:] if text.startswith("-") else text
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _LONGEST_NUMBER):
+        raise _wrong(name, "a whole number")
+    return int(text)
+
+
+def _limit(name: str, text: str) -> int:
+    limit = _whole(name, text)
+    if not 1 <= limit <= MOST_ON_A_PAGE:
+        raise _wrong(name, f"a number from 1 to {MOST_ON_A_PAGE}")
+    return limit
+
+
+def _truth(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise _wrong(name, "true or false")
+    return text == "true"
+
+
+def _text(name: str, text: str) -> str:
+    return text
+
+
+_FILTERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "policy_version": ("policy_version", _text),
+    "env_version": ("env_version", _text),
+    "git_sha": ("git_sha", _text),
+    "seed": ("seed", _whole),
+    "status": ("status", _text),
+    "source": ("source", _text),
+    "robot": ("robot", _text),
+    "name": ("name", _text),
+    "created_after": ("created_after_us", moment_us),
+    "created_before": ("created_before_us", moment_us),
+    "with_archived": ("with_archived", _truth),
+}
+_OTHERS = ("limit", "cursor", "tag")
+
+
+def search_of(params: QueryParams) -> Search:
+    given: dict[str, Any] = {}
+    tags: list[str] = []
+    metadata: dict[str, str] = {}
+    for name, text in params.multi_items():
+        if name == "tag":
+            tags.append(text)
+        elif name.startswith(_METADATA) and len(name) > len(_METADATA):
+            _set_once(metadata, name.removeprefix(_METADATA), text)
+        elif name in _FILTERS:
+            field, read = _FILTERS[name]
+            _set_once(given, field, read(name, text))
+        elif name not in _OTHERS:
+            known = ", ".join((*_FILTERS, *_OTHERS, "metadata.<path>"))
+            raise Problem(
+                400, "unknown_filter", f"there is no filter {name[:100]!r}; known: {known}"
+            )
+    limit = _limit("limit", params["limit"]) if "limit" in params else _DEFAULT_ON_A_PAGE
+    filters = EpisodeFilter(**given, tags=tuple(dict.fromkeys(tags)), metadata=metadata)
+    return Search(filters, params.get("cursor") or None, limit)
+
+
+def _set_once(values: dict[str, Any], name: str, value: object) -> None:
+    if name in values:
+        raise Problem(400, "invalid_value", f"{name} is given twice; only tag may be", where=name)
+    values[name] = value
+
+
+def _wrong(name: str, expected: str) -> Problem:
+    return Problem(400, "invalid_value", f"{name}: expected {expected}", where=name)
+
+
+_STRING = {"type": "string"}
+_WHEN = {"type": "string", "format": "date-time"}
+
+PARAMETERS = (
+    query("policy_version", _STRING, "Exactly this one."),
+    query("env_version", _STRING, "Exactly this one."),
+    query("git_sha", _STRING, "Exactly this one."),
+    query("seed", {"type": "integer"}, "Exactly this one."),
+    query(
+        "status", {"enum": list(EPISODE_STATUSES)}, "Archived ones are left out unless asked for."
+    ),
+    query("source", {"enum": list(EPISODE_SOURCES)}, "Exactly this one."),
+    query("robot", _STRING, "Exactly this one."),
+    query("name", _STRING, "Part of the name, in capital or small letters."),
+    query("tag", {"type": "array", "items": _STRING}, "Has this tag; repeated, all of them."),
+    query("created_after", _WHEN, "ISO 8601; that moment included."),
+    query("created_before", _WHEN, "ISO 8601; that moment not included."),
+    query("with_archived", {"type": "boolean"}, "Archived ones too."),
+    query("limit", {"type": "integer", "minimum": 1, "maximum": MOST_ON_A_PAGE}, "On one page."),
+    query("cursor", _STRING, "`next_cursor` of the page before."),
+    query(
+        "metadata",
+        {"type": "object", "additionalProperties": _STRING},
+        "`metadata.<path>=value`: a value anywhere in the metadata, such as `metadata.task.name=pick`.",
+    ),
+)

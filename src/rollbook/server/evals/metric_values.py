@@ -1,0 +1,54 @@
+"""What a runner says about one pair, made fit to be kept: bounded, storable, and with the baseline's own outcome where
+the runner did not know it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rollbook.contracts.evals import LONGEST_ERROR, OUTCOMES
+from rollbook.errors import InvalidValue
+from rollbook.scoring.outcomes import outcome_of
+from rollbook.server.db.value_checks import checked_object, is_storable
+from rollbook.server.http.responses import json_bytes
+
+MOST_BYTES = 64 << 10
+"""Of the metrics of one pair, as JSON. Columns over time belong into an artifact."""
+_BASELINES = {f"{name}_baseline": name for name in OUTCOMES}
+
+
+def checked_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    kept = checked_object("result", "metrics", metrics)
+    size = len(json_bytes(kept))
+    if size > MOST_BYTES:
+        expected = f"at most {MOST_BYTES} bytes of JSON; put columns into an artifact"
+        raise InvalidValue(
+            record="result", field="metrics", value=f"{size} bytes", expected=expected
+        )
+    return kept
+
+
+def kept_error(error: str | None) -> str | None:
+    """Whatever a policy raised: cut, and with what cannot be stored replaced, but never refused."""
+    if error is None:
+        return None
+    kept = error[:LONGEST_ERROR]
+    if is_storable(kept):
+        return kept
+    return "".join(each if is_storable(each) else "\ufffd" for each in kept)
+
+
+def lacks_baseline(metrics: Mapping[str, Any]) -> bool:
+    """An outcome of the baseline is null or left out."""
+    return any(metrics.get(name) is None for name in _BASELINES)
+
+
+def with_baseline(metrics: dict[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What the recorded episode itself says about how it ended fills what is missing, and nothing else."""
+    outcome = outcome_of(metadata)
+    known = {
+        key: outcome[name]
+        for key, name in _BASELINES.items()
+        if metrics.get(key) is None and outcome.get(name) is not None
+    }
+    return {**metrics, **known}

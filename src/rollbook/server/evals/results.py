@@ -1,0 +1,208 @@
+"""Results of an eval run over HTTP: one, or a thousand in one transaction; and read back page by page.
+
+A result fills the row that its baseline has had since the run was made, so sending it again replaces it. What a run
+has come to is counted from its rows each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rollbook.contracts.evals import RESULT_STATUSES
+from rollbook.errors import Refusal
+from rollbook.server.context import caller_of, context_of
+from rollbook.server.evals.messages import (
+    EvalResultList,
+    OneResultPut,
+    PutResult,
+    PutResults,
+    ResultPut,
+    ResultsPut,
+    result_answer,
+    status_of_run,
+)
+from rollbook.server.evals.metric_values import (
+    checked_metrics,
+    kept_error,
+    lacks_baseline,
+    with_baseline,
+)
+from rollbook.server.evals.runs import CLOSED, closed
+from rollbook.server.http.listing import listing_of, page_parameters
+from rollbook.server.http.openapi import LeanRoute, query, route
+from rollbook.server.http.requests import json_body
+from rollbook.server.http.responses import Problem, json_response, not_found, problem_of
+from rollbook.server.queries import EvalResultRow, EvalRunRow, NewResult, Scope
+
+MOST_ON_A_PAGE = 1000
+_DEFAULT_ON_A_PAGE = 100
+
+Checked: TypeAlias = "NewResult | Problem"
+
+_put = msgspec.json.Decoder(PutResult)
+_put_many = msgspec.json.Decoder(PutResults)
+
+
+async def put_result(request: Request) -> Response:
+    context = context_of(request)
+    caller = await caller_of(request)
+    body = await json_body(request, _put, context.settings.body_limit_bytes)
+    run_id: str = request.path_params["eval_run_id"]
+    result = _checked(body)
+
+    def put(scope: Scope) -> tuple[EvalRunRow, str]:
+        run, [answer] = put_results(scope, run_id, [result])
+        if isinstance(answer, Problem):
+            raise answer
+        return run, answer
+
+    run, result_id = await context.write(caller, put)
+    return json_response(
+        ResultPut(result_id, status_of_run(run), run.episodes_completed, run.episodes_failed)
+    )
+
+
+async def put_result_batch(request: Request) -> Response:
+    """Each on its own: one that is refused holds nobody back, and says why in its place."""
+    context = context_of(request)
+    caller = await caller_of(request)
+    body = await json_body(request, _put_many, context.settings.body_limit_bytes)
+    run_id: str = request.path_params["eval_run_id"]
+    results = await asyncio.to_thread(lambda: [_checked(each) for each in body.results])
+    run, answers = await context.write(caller, lambda scope: put_results(scope, run_id, results))
+    told = [
+        _told(each.baseline_episode_id, answer)
+        for each, answer in zip(body.results, answers, strict=True)
+    ]
+    return json_response(
+        ResultsPut(status_of_run(run), run.episodes_completed, run.episodes_failed, told)
+    )
+
+
+def _checked(body: PutResult) -> Checked:
+    try:
+        metrics = checked_metrics(body.metrics)
+    except Refusal as error:
+        return problem_of(error)
+    return NewResult(
+        baseline_episode_id=body.baseline_episode_id,
+        status=body.status,
+        metrics=metrics,
+        candidate_episode_id=body.candidate_episode_id,
+        error=kept_error(body.error),
+    )
+
+
+def _told(baseline: str, answer: str | Problem) -> OneResultPut:
+    if isinstance(answer, Problem):
+        return OneResultPut(
+            baseline, error=answer.error, code=answer.code, status_code=answer.status
+        )
+    return OneResultPut(baseline, eval_result_id=answer)
+
+
+def put_results(
+    scope: Scope, run_id: str, results: Sequence[Checked]
+) -> tuple[EvalRunRow, list[str | Problem]]:
+    """The run as it is now, and for each result the id of its row or why it was not taken."""
+    run = scope.eval_run(run_id, lock=True)
+    if run is None:
+        raise not_found("eval run")
+    if run.status in CLOSED:
+        raise closed(run)
+    given = [each for each in results if isinstance(each, NewResult)]
+    rows = scope.eval_result_ids(run_id, [each.baseline_episode_id for each in given])
+    replays = {each.candidate_episode_id for each in given if each.candidate_episode_id is not None}
+    unknown = set(scope.unknown_episodes(sorted(replays))) if replays else set()
+    answers: list[str | Problem] = []
+    taken: list[NewResult] = []
+    for each in results:
+        if isinstance(each, Problem):
+            answers.append(each)
+        elif each.baseline_episode_id not in rows:
+            answers.append(not_found("baseline episode in this run"))
+        elif each.candidate_episode_id in unknown:
+            answers.append(not_found("candidate episode"))
+        else:
+            taken.append(each)
+            answers.append(rows[each.baseline_episode_id])
+    if taken:
+        scope.write_eval_results(run_id, _completed(scope, taken))
+        run = scope.recount_eval_run(run_id, "running") or run
+    return run, answers
+
+
+def _completed(scope: Scope, results: Sequence[NewResult]) -> list[NewResult]:
+    """With what the recorded baselines themselves say, where their runner did not know it. A crash says it least of
+    all, and has lost only what the baseline had."""
+    lacking = {each.baseline_episode_id for each in results if lacks_baseline(each.metrics)}
+    recorded = scope.episode_metadata(lacking) if lacking else {}
+    return [
+        replace(each, metrics=with_baseline(each.metrics, recorded[each.baseline_episode_id]))
+        if each.baseline_episode_id in recorded
+        else each
+        for each in results
+    ]
+
+
+async def list_eval_results(request: Request) -> Response:
+    caller = await caller_of(request)
+    asked = listing_of(
+        request.query_params, known=("status",), limit=_DEFAULT_ON_A_PAGE, most=MOST_ON_A_PAGE
+    )
+    run_id: str = request.path_params["eval_run_id"]
+
+    def find(scope: Scope) -> tuple[list[EvalResultRow], str | None]:
+        if scope.eval_run(run_id) is None:
+            raise not_found("eval run")
+        status = asked.filters.get("status")
+        return scope.eval_results(run_id, status, asked.cursor, asked.limit)
+
+    found, following = await context_of(request).read(caller, find)
+    return json_response(EvalResultList([result_answer(each) for each in found], following))
+
+
+_RUN = "/api/ingest/eval-run/{eval_run_id}"
+
+routes: tuple[LeanRoute, ...] = (
+    route(
+        "POST",
+        f"{_RUN}/result",
+        put_result,
+        summary="What came of one baseline; again replaces it.",
+        takes=PutResult,
+        gives=ResultPut,
+        errors=(403, 404, 409),
+        tag="eval runs",
+    ),
+    route(
+        "POST",
+        f"{_RUN}/results",
+        put_result_batch,
+        summary="Many results in one transaction, each on its own; answers come in the order they were sent.",
+        takes=PutResults,
+        gives=ResultsPut,
+        errors=(403, 404, 409),
+        tag="eval runs",
+    ),
+    route(
+        "GET",
+        "/api/eval-runs/{eval_run_id}/results",
+        list_eval_results,
+        summary="Results of a run, in the order of its baselines.",
+        gives=EvalResultList,
+        errors=(400, 404),
+        parameters=(
+            query("status", {"enum": list(RESULT_STATUSES)}, "Exactly this one."),
+            *page_parameters(MOST_ON_A_PAGE),
+        ),
+        tag="eval runs",
+    ),
+)

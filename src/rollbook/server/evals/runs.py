@@ -1,0 +1,362 @@
+"""Eval runs over HTTP: create, finalize, cancel, read, find, delete.
+
+A run is made whole: if one of its baselines is not here, there is no run. Its summary is computed from the results as
+they are in the database, whoever sent them, and stored only beside those very results.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rollbook.contracts.evals import MOST_BASELINES, RUN_STATUSES, EvalResult
+from rollbook.contracts.gate import Gate, gate_from
+from rollbook.digest import digest_of
+from rollbook.errors import ConfigurationError
+from rollbook.server.accounts.roles import require
+from rollbook.server.context import Caller, ServerContext, caller_of, context_of
+from rollbook.server.db.value_checks import LONGEST_INDEXED, checked_object, checked_text
+from rollbook.server.evals.messages import (
+    CreateEvalRun,
+    EvalRunAnswer,
+    EvalRunCreated,
+    EvalRunDeleted,
+    EvalRunFinalized,
+    EvalRunList,
+    FinalizeEvalRun,
+    listed_answer,
+    run_answer,
+    status_of_run,
+)
+from rollbook.server.http.listing import listing_of, page_parameters
+from rollbook.server.http.openapi import LeanRoute, header, query, route
+from rollbook.server.http.requests import decoded, json_body, json_text
+from rollbook.server.http.responses import Problem, json_response, not_found
+from rollbook.server.queries import EvalResultRow, EvalRunFilter, EvalRunRow, Scope
+from rollbook.server.webhooks.events import announce_run
+
+MOST_ON_A_PAGE = 200
+CLOSED = ("completed", "cancelled")
+_DEFAULT_ON_A_PAGE = 50
+_MOST_TRIES = 5
+_MOST_NAMED = 20
+_FILTERS = ("candidate_policy_version", "baseline_policy_version", "status")
+
+_create = msgspec.json.Decoder(CreateEvalRun)
+_finalize = msgspec.json.Decoder(FinalizeEvalRun)
+
+
+# ------------------------------------------------------------------------------------------ create
+
+
+async def create_eval_run(request: Request) -> Response:
+    context = context_of(request)
+    caller = await caller_of(request)
+    text = await json_text(request, context.settings.body_limit_bytes)
+    body = decoded(text, _create)
+    baselines = list(dict.fromkeys(body.baseline_episode_ids))
+    if len(baselines) > MOST_BASELINES:
+        expected = f"at most {MOST_BASELINES} episodes; make several runs of them"
+        raise _wrong("baseline_episode_ids", f"expected {expected}")
+    values = _values(body, caller)
+    key = request.headers.get("idempotency-key")
+    idempotency = None if key is None else (key, digest_of("rollbook.create-eval-run", text))
+
+    def create(scope: Scope) -> EvalRunRow:
+        unknown = scope.unknown_episodes(baselines)
+        if unknown:
+            raise _no_such_baselines(unknown)
+        return scope.create_eval_run(values, baselines, idempotency)
+
+    run = await context.write(caller, create)
+    made = EvalRunCreated(run.id, status_of_run(run), run.episode_count, run.gate_digest)
+    return json_response(made, 201, {"Idempotency-Replayed": "true"} if run.replayed else {})
+
+
+def _values(body: CreateEvalRun, caller: Caller) -> dict[str, Any]:
+    texts = {
+        name: None if value is None else checked_text("eval run", name, value, LONGEST_INDEXED)
+        for name, value in (
+            ("candidate_policy_version", body.candidate_policy_version),
+            ("baseline_policy_version", body.baseline_policy_version),
+            ("name", body.name),
+        )
+    }
+    # the default is written down as well: it must not change under a run that is under way
+    gate = Gate() if body.gate is None else _checked_gate(body.gate)
+    return {
+        **texts,
+        "runner_kind": body.runner_kind,
+        "metadata": checked_object("eval run", "metadata", body.metadata or {}),
+        "gate": gate.as_dict(),
+        "gate_digest": gate.digest,
+        "created_by": caller.name,
+    }
+
+
+def _checked_gate(given: Mapping[str, Any]) -> Gate:
+    try:
+        return gate_from(given)
+    except ConfigurationError as error:
+        raise Problem(400, "invalid_value", str(error), where="$.gate") from error
+
+
+def _no_such_baselines(unknown: Sequence[str]) -> Problem:
+    """All or nothing: a comparison that quietly leaves episodes out is another comparison."""
+    text = (
+        f"{len(unknown)} of the baseline episodes are not here, so no run was made; "
+        "check their ids, and that your key is of the organisation they belong to"
+    )
+    return Problem(404, "not_found", text, missing=list(unknown[:_MOST_NAMED]))
+
+
+def _wrong(name: str, text: str) -> Problem:
+    return Problem(400, "invalid_value", f"{name}: {text}", where=f"$.{name}")
+
+
+# ---------------------------------------------------------------------------------------- finalize
+
+
+async def finalize_eval_run(request: Request) -> Response:
+    """Again computes the summary again. Results that arrive while it is computed are waited for."""
+    context = context_of(request)
+    caller = await caller_of(request)
+    require(caller, "record")
+    body = await json_body(request, _finalize, context.settings.body_limit_bytes)
+    run_id: str = request.path_params["eval_run_id"]
+
+    def look(scope: Scope) -> tuple[EvalRunRow, list[EvalResultRow], dict[str, str]]:
+        run = _open_run(scope, run_id)
+        return run, scope.all_eval_results(run_id), scope.critical_baselines(run_id)
+
+    for _ in range(_MOST_TRIES):
+        run, results, critical = await context.read(caller, look)
+        summary = await asyncio.to_thread(summary_of, run, results, critical)
+        revision = run.revision
+
+        def finish(scope: Scope) -> tuple[EvalRunRow | None, bool]:
+            return _finish(scope, context, run_id, body, (summary, revision))  # noqa: B023
+
+        done, told = await context.write(caller, finish)
+        if told:
+            context.deliveries_wanted.put_nowait(caller.org_id)
+        if done is not None:
+            return json_response(EvalRunFinalized(done.id, status_of_run(done), summary))
+    text = "results are still arriving; finalize the run when its runners are done"
+    raise Problem(409, "results_arriving", text)
+
+
+def summary_of(
+    run: EvalRunRow, results: Sequence[EvalResultRow], critical: Mapping[str, str]
+) -> dict[str, Any]:
+    from rollbook.scoring.rollup import rollup  # loads scipy, which most processes never need
+
+    pairs = [
+        EvalResult(
+            baseline_episode_id=each.baseline_episode_id,
+            candidate_episode_id=each.candidate_episode_id,
+            status=each.status,  # type: ignore[arg-type]
+            metrics=each.metrics,
+            error=each.error,
+        )
+        for each in results
+    ]
+    return rollup(
+        pairs,
+        gate_from(run.gate),
+        total=run.episode_count,
+        deleted=run.episode_count - len(pairs),
+        critical=critical,
+    )
+
+
+def _finish(
+    scope: Scope,
+    context: ServerContext,
+    run_id: str,
+    body: FinalizeEvalRun,
+    computed: tuple[dict[str, Any], int],
+) -> tuple[EvalRunRow | None, bool]:
+    """The run as it is now, or None when results came after what was `computed`; and whether a webhook is told."""
+    summary, revision = computed
+    run = _open_run(scope, run_id, lock=True)
+    if run.status == "completed" != body.status:
+        raise closed(run)  # it would take results again, after somebody has acted on its decision
+    metadata = run.metadata
+    if body.metadata:
+        metadata = checked_object("eval run", "metadata", {**metadata, **body.metadata})
+    completed_at_us = run.completed_at_us or context.clock()
+    changes = {
+        "status": body.status,
+        "metadata": metadata,
+        "summary": summary,
+        "recommend": summary.get("recommend"),
+        "decision": (summary.get("decision") or {}).get("recommend"),
+        "completed_at_us": completed_at_us if body.status == "completed" else None,
+    }
+    done = scope.change_eval_run(run_id, changes, revision=revision)
+    if done is None:
+        return None, False
+    if done.status == "completed":
+        scope.mirror_results(run_id, done.candidate_policy_version)
+    return done, run.status != done.status and announce_run(scope, context.settings, done)
+
+
+def _open_run(scope: Scope, run_id: str, *, lock: bool = False) -> EvalRunRow:
+    run = scope.eval_run(run_id, lock=lock)
+    if run is None:
+        raise not_found("eval run")
+    if run.status == "cancelled":
+        raise closed(run)
+    return run
+
+
+def closed(run: EvalRunRow) -> Problem:
+    text = f"this eval run is {run.status} and takes no more; make a new run"
+    return Problem(409, "eval_run_closed", text, run_status=run.status)
+
+
+# ------------------------------------------------------------------------------- cancel and delete
+
+
+async def cancel_eval_run(request: Request) -> Response:
+    """Again is no mistake. What was measured stays to be read."""
+    context, caller = context_of(request), await caller_of(request)
+    run_id: str = request.path_params["eval_run_id"]
+
+    def cancel(scope: Scope) -> tuple[EvalRunRow, bool]:
+        run = scope.eval_run(run_id, lock=True)
+        if run is None:
+            raise not_found("eval run")
+        if run.status == "completed":
+            raise closed(run)
+        if run.status == "cancelled":
+            return run, False
+        done = scope.change_eval_run(run_id, {"status": "cancelled"})
+        assert done is not None, "it is locked"
+        scope.audit("eval_run.cancelled", actor=caller.name, subject=run_id)
+        return done, announce_run(scope, context.settings, done)
+
+    run, told = await context.write(caller, cancel)
+    if told:
+        context.deliveries_wanted.put_nowait(caller.org_id)
+    return json_response(run_answer(run))
+
+
+async def delete_eval_run(request: Request) -> Response:
+    caller = await caller_of(request)
+    run_id: str = request.path_params["eval_run_id"]
+
+    def delete(scope: Scope) -> None:
+        if not scope.delete_eval_run(run_id):
+            raise not_found("eval run")
+        scope.audit("eval_run.deleted", actor=caller.name, subject=run_id)
+
+    await context_of(request).write(caller, delete)
+    return json_response(EvalRunDeleted(run_id))
+
+
+# ------------------------------------------------------------------------------------ read and find
+
+
+async def read_eval_run(request: Request) -> Response:
+    run_id: str = request.path_params["eval_run_id"]
+    caller = await caller_of(request)
+    run = await context_of(request).read(caller, lambda scope: scope.eval_run(run_id))
+    if run is None:
+        raise not_found("eval run")
+    return json_response(run_answer(run))
+
+
+async def list_eval_runs(request: Request) -> Response:
+    caller = await caller_of(request)
+    asked = listing_of(
+        request.query_params, known=_FILTERS, limit=_DEFAULT_ON_A_PAGE, most=MOST_ON_A_PAGE
+    )
+    wanted = EvalRunFilter(**asked.filters)
+    found, following = await context_of(request).read(
+        caller, lambda scope: scope.eval_runs(wanted, asked.cursor, asked.limit)
+    )
+    return json_response(EvalRunList([listed_answer(each) for each in found], following))
+
+
+_INGEST, _RUN = "/api/ingest/eval-run", "/api/eval-runs/{eval_run_id}"
+_STRING = {"type": "string"}
+
+routes: tuple[LeanRoute, ...] = (
+    route(
+        "POST",
+        _INGEST,
+        create_eval_run,
+        summary="Opens an eval run: one candidate against recorded episodes, all of which have to be here.",
+        takes=CreateEvalRun,
+        gives=EvalRunCreated,
+        status=201,
+        errors=(403, 404, 409),
+        parameters=(
+            header(
+                "Idempotency-Key",
+                {"type": "string", "maxLength": 255},
+                "The same key with the same body gives the first run again; with another body it is a 409.",
+            ),
+        ),
+        tag="eval runs",
+    ),
+    route(
+        "POST",
+        f"{_INGEST}/{{eval_run_id}}/finalize",
+        finalize_eval_run,
+        summary="Closes a run, computes its summary and decision, and tells scenarios and webhooks.",
+        takes=FinalizeEvalRun,
+        gives=EvalRunFinalized,
+        errors=(403, 404, 409),
+        tag="eval runs",
+    ),
+    route(
+        "GET",
+        "/api/eval-runs",
+        list_eval_runs,
+        summary="Finds eval runs, the newest first. All filters have to hold.",
+        gives=EvalRunList,
+        errors=(400,),
+        parameters=(
+            query("candidate_policy_version", _STRING, "Exactly this one."),
+            query("baseline_policy_version", _STRING, "Exactly this one."),
+            query("status", {"enum": list(RUN_STATUSES)}, "Exactly this one."),
+            *page_parameters(MOST_ON_A_PAGE),
+        ),
+        tag="eval runs",
+    ),
+    route(
+        "GET",
+        _RUN,
+        read_eval_run,
+        summary="One eval run, with its gate and its summary.",
+        gives=EvalRunAnswer,
+        errors=(404,),
+        tag="eval runs",
+    ),
+    route(
+        "POST",
+        f"{_RUN}/cancel",
+        cancel_eval_run,
+        summary="Ends a run that is not to be finished; what was measured stays.",
+        gives=EvalRunAnswer,
+        errors=(403, 404, 409),
+        tag="eval runs",
+    ),
+    route(
+        "DELETE",
+        _RUN,
+        delete_eval_run,
+        summary="Deletes a run and its results. Episodes stay, and so does what scenarios learned.",
+        gives=EvalRunDeleted,
+        errors=(403, 404),
+        tag="eval runs",
+    ),
+)

@@ -1,0 +1,111 @@
+"""Scenarios over HTTP: list them, change one, put it aside, delete it."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rollbook.server.accounts.audit import note
+from rollbook.server.context import caller_of, context_of
+from rollbook.server.evals.messages import (
+    ChangeScenario,
+    ScenarioAnswer,
+    ScenarioDeleted,
+    ScenarioList,
+    scenario_answer,
+)
+from rollbook.server.http.listing import listing_of, page_parameters, truth_of
+from rollbook.server.http.openapi import LeanRoute, query, route
+from rollbook.server.http.requests import json_body
+from rollbook.server.http.responses import json_response, not_found
+from rollbook.server.queries import ScenarioRow, Scope
+
+MOST_ON_A_PAGE = 1000
+_DEFAULT_ON_A_PAGE = 100
+_change = msgspec.json.Decoder(ChangeScenario)
+
+
+async def list_scenarios(request: Request) -> Response:
+    caller = await caller_of(request)
+    asked = listing_of(
+        request.query_params, known=("active",), limit=_DEFAULT_ON_A_PAGE, most=MOST_ON_A_PAGE
+    )
+    active = truth_of(asked.filters, "active")
+    found, following = await context_of(request).read(
+        caller, lambda scope: scope.scenarios(active, asked.cursor, asked.limit)
+    )
+    return json_response(ScenarioList([scenario_answer(each) for each in found], following))
+
+
+async def change_scenario(request: Request) -> Response:
+    """Who lowers a bar is in the audit log."""
+    context, caller = context_of(request), await caller_of(request)
+    body = await json_body(request, _change, context.settings.body_limit_bytes)
+    given = {
+        name: value for name, value in msgspec.structs.asdict(body).items() if value is not None
+    }
+    scenario_id: str = request.path_params["scenario_id"]
+
+    def change(scope: Scope) -> ScenarioRow:
+        changed = scope.change_scenario(scenario_id, given)
+        if changed is None:
+            raise not_found("scenario")
+        told = {name: given[name] for name in ("severity", "active") if name in given}
+        note(scope, request, caller, "scenario.changed", scenario_id, **told)
+        return changed
+
+    return json_response(scenario_answer(await context.write(caller, change)))
+
+
+async def delete_scenario(request: Request) -> Response:
+    caller = await caller_of(request)
+    scenario_id: str = request.path_params["scenario_id"]
+
+    def delete(scope: Scope) -> None:
+        if not scope.delete_scenario(scenario_id):
+            raise not_found("scenario")
+        note(scope, request, caller, "scenario.deleted", scenario_id)
+
+    await context_of(request).write(caller, delete)
+    return json_response(ScenarioDeleted(scenario_id))
+
+
+_SCENARIO = "/api/scenarios/{scenario_id}"
+
+routes: tuple[LeanRoute, ...] = (
+    route(
+        "GET",
+        "/api/scenarios",
+        list_scenarios,
+        summary="Scenarios, the newest first.",
+        gives=ScenarioList,
+        errors=(400,),
+        parameters=(
+            query(
+                "active", {"type": "boolean"}, "Only those that count, or only those that do not."
+            ),
+            *page_parameters(MOST_ON_A_PAGE),
+        ),
+        tag="verify",
+    ),
+    route(
+        "PATCH",
+        _SCENARIO,
+        change_scenario,
+        summary="Changes a scenario; one that is not active holds nobody back.",
+        takes=ChangeScenario,
+        gives=ScenarioAnswer,
+        errors=(403, 404),
+        tag="verify",
+    ),
+    route(
+        "DELETE",
+        _SCENARIO,
+        delete_scenario,
+        summary="Deletes a scenario and what candidates made of it. Its episode stays.",
+        gives=ScenarioDeleted,
+        errors=(403, 404),
+        tag="verify",
+    ),
+)

@@ -1,0 +1,124 @@
+"""Limits: how often someone may ask. What is too often is answered 429 with the whole seconds to wait.
+
+Counted in the memory of one process: with several workers each allows as much. That keeps the count out of the
+database, and a limit is there to stop a flood, not to meter a trickle.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import time
+from collections.abc import Callable
+
+from starlette.requests import Request
+
+from rollbook.server.context import Caller, context_of
+from rollbook.server.http.responses import Problem
+from rollbook.server.settings import Settings
+
+_MOST_REMEMBERED = 50_000
+_A_NETWORK = 64
+"""Bits of an IPv6 address that one customer has: the rest is theirs to choose."""
+
+
+class TokenBuckets:
+    """One for each name, `burst` deep, filled at `per_s`. Kept is only when a bucket will be full again."""
+
+    def __init__(
+        self, per_s: float, burst: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._every_s = 1.0 / per_s
+        self._depth_s = burst * self._every_s
+        self._clock = clock
+        self._full_at: dict[str, float] = {}
+
+    def wait_s(self, name: str) -> int:
+        """0, and a token is spent; or the whole seconds until there is one again, and nothing is spent."""
+        now = self._clock()
+        full_at = max(self._full_at.get(name, now), now) + self._every_s
+        too_early_s = full_at - self._depth_s - now
+        if too_early_s > 1e-9:
+            return math.ceil(too_early_s)
+        if len(self._full_at) >= _MOST_REMEMBERED and name not in self._full_at:
+            self._forget(now)
+        self._full_at[name] = full_at
+        return 0
+
+    def _forget(self, now: float) -> None:
+        """Full buckets are as good as none. If those do not suffice, the ones that would be full soonest go too."""
+        draining = sorted((at, name) for name, at in self._full_at.items() if at > now)
+        self._full_at = {name: at for at, name in draining[-_MOST_REMEMBERED // 2 :]}
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+
+class RateLimits:
+    """For `ServerContext.limits`: of each key, and of each person, whatever they ask for."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        rate = settings.requests_per_s
+        self._buckets = TokenBuckets(rate, settings.requests_burst, clock) if rate else None
+
+    def spend(self, request: Request, caller: Caller) -> None:
+        if self._buckets is None or is_exempt(request.method, request.scope["path"]):
+            return
+        wait = self._buckets.wait_s(caller.name)
+        if wait:
+            raise too_many("requests with this key", wait)
+
+
+def is_exempt(method: str, path: str) -> bool:
+    """What the public client gives up on when it is told to wait: it would lose a recording that is already here."""
+    if method == "GET":
+        return path.startswith("/api/episodes/")
+    return path.endswith(("/finalize", "/api/verify/check")) or path.startswith("/api/cli/auth/")
+
+
+class AttemptLimits:
+    """Of those who are not known yet: by the address they come from, and by the account they try."""
+
+    def __init__(self, per_minute: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._buckets = TokenBuckets(per_minute / 60, per_minute, clock)
+
+    def spend(self, what: str, *names: str) -> None:
+        """Every name pays. The first that cannot is told, and those after it keep their tokens."""
+        for name in names:
+            wait = self._buckets.wait_s(f"{what} {name}")
+            if wait:
+                raise too_many(f"attempts to {what}", wait)
+
+
+def attempts_of(request: Request) -> AttemptLimits:
+    """Those of this process, made when they are first needed."""
+    state = request.app.state
+    if not hasattr(state, "attempts"):
+        state.attempts = AttemptLimits(context_of(request).settings.sign_ins_per_minute)
+    attempts: AttemptLimits = state.attempts
+    return attempts
+
+
+def address_of(request: Request) -> str:
+    """Where a request comes from, for the audit log. A proxy that is trusted has been looked behind already."""
+    return request.client.host if request.client is not None else "unknown"
+
+
+def network_of(request: Request) -> str:
+    """What is counted: one IPv4 address, or all that one customer can make up in IPv6."""
+    address = address_of(request)
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if parsed.version == 4:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, _A_NETWORK), strict=False))
+
+
+def too_many(what: str, wait_s: int) -> Problem:
+    unit = "second" if wait_s == 1 else "seconds"
+    text = f"too many {what}; wait {wait_s} {unit} and try again"
+    return Problem(429, "rate_limited", text, headers={"Retry-After": str(wait_s)})

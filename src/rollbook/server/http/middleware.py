@@ -1,0 +1,83 @@
+"""The edge of the application: every request gets an id, is logged and counted, and is answered whatever happens."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rollbook.server.context import ServerContext
+from rollbook.server.http.responses import problem_of, problem_response
+from rollbook.server.logs import bind_request, frames_of, request_id_of
+
+_CLIENT_LEFT = 499
+_QUIET = ("/healthz", "/readyz")
+_NO_SNIFFING = (b"x-content-type-options", b"nosniff")
+_NO_STORING = (b"cache-control", b"no-store")
+_REQUEST_ID = b"x-request-id"
+
+
+class RequestEdge:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        context: ServerContext = scope["app"].state.context
+        began = time.perf_counter()
+        request_id = request_id_of(Headers(scope=scope).get("x-request-id"))
+        bind_request(request_id)
+        answer = _Answer(send, request_id)
+        try:
+            await self._app(scope, receive, answer.send)
+        except ClientDisconnect:
+            answer.status = answer.status or _CLIENT_LEFT
+        except Exception as error:
+            context.log.error("request_failed", error=_named(error), frames=frames_of(error))
+            if answer.status:
+                raise  # half an answer was sent: the connection is cut, so that nobody takes it for a whole one
+            await problem_response(problem_of(error))(scope, receive, answer.send)
+        finally:
+            _tell(context, scope, answer.status, time.perf_counter() - began)
+
+
+class _Answer:
+    """Adds our headers to what is sent, and remembers the status."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self._request_id = request_id
+        self.status = 0
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = message.setdefault("headers", [])
+            headers.append((_REQUEST_ID, self._request_id.encode()))
+            there = {name for name, _ in headers}
+            headers.extend(each for each in (_NO_SNIFFING, _NO_STORING) if each[0] not in there)
+        await self._send(message)
+
+
+def _named(error: Exception) -> str:
+    """Without its text, which may hold what was sent to us."""
+    return type(error).__name__
+
+
+def _tell(context: ServerContext, scope: Scope, status: int, seconds: float) -> None:
+    route = getattr(scope.get("route"), "path", None)
+    if route is None:  # a plain route leaves no more than its function behind
+        route = f"({getattr(scope.get('endpoint'), '__name__', 'none')})"
+    method = scope["method"]
+    context.metrics.request(method, route, status, seconds)
+    values: dict[str, Any] = {"method": method, "route": route, "status": status}
+    caller = scope.get("state", {}).get("caller")
+    if caller is not None:
+        values["org_id"], values["caller"] = caller.org_id, caller.name
+    tell = context.log.debug if route in _QUIET else context.log.info
+    tell("request", **values, ms=round(seconds * 1000, 2))

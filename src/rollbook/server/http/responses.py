@@ -1,0 +1,192 @@
+"""Answers: JSON objects, times in UTC, and one shape for every error, `{"error": text, "code": str, …}`.
+
+Whatever goes wrong inside becomes a status here and nowhere else, so a fault has the same answer on every route.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rollbook.errors import (
+    AlreadyTaken,
+    DatabaseFull,
+    DatabaseUnavailable,
+    EpisodeArchived,
+    IdempotencyConflict,
+    LastOwner,
+    MalformedJson,
+    QuotaExceeded,
+    Refusal,
+    RollbookError,
+)
+from rollbook.server.blobs.interface import (
+    BlobError,
+    BlobExists,
+    BlobNotFound,
+    BlobStoreUnavailable,
+    BlobTooLarge,
+    PartsMismatch,
+    UploadNotFound,
+)
+
+ExceptionHandler: TypeAlias = "Callable[[Request, Any], Coroutine[Any, Any, Response]]"
+
+RETRY_AFTER_S = 5
+_LONGEST_SHOWN = 240
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_encode = msgspec.json.Encoder().encode
+
+
+class Problem(Exception):
+    """An answer that is not the one that was asked for. `error` says what to do about it."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        error: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **extra: object,
+    ) -> None:
+        super().__init__(error)
+        self.status = status
+        self.code = code
+        self.error = error
+        self.headers = dict(headers or {})
+        self.extra = extra
+
+    @property
+    def body(self) -> dict[str, object]:
+        return {"error": self.error, "code": self.code, **self.extra}
+
+
+def not_found(what: str) -> Problem:
+    """The same for what is unknown and for what is somebody else's, so it names no id."""
+    text = f"there is no such {what}; check its id, and that your key is of the organisation it belongs to"
+    return Problem(404, "not_found", text)
+
+
+# --------------------------------------------------------------------------------------------- JSON
+
+
+def json_bytes(value: object) -> bytes:
+    """The fast encoder knows no integer beyond 64 bits; a seed or a metadata value may be one."""
+    try:
+        return _encode(value)
+    except OverflowError:
+        plain = msgspec.to_builtins(value)
+        return json.dumps(
+            plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        ).encode()
+
+
+def json_response(
+    value: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    return Response(json_bytes(value), status, dict(headers or {}), "application/json")
+
+
+def wire_time(at_us: int) -> str:
+    """ISO 8601 in UTC, to the microsecond."""
+    return (_EPOCH + timedelta(microseconds=at_us)).isoformat().replace("+00:00", "Z")
+
+
+# ----------------------------------------------------------------------------------------- problems
+
+
+def problem_response(problem: Problem) -> Response:
+    return json_response(problem.body, problem.status, problem.headers)
+
+
+def problem_of(error: Exception) -> Problem:
+    """The answer to an error; one that nobody foresaw is a 500 that says nothing of its cause."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, RollbookError):
+        return _of_ours(error)
+    if isinstance(error, BlobError):
+        return _of_blobs(error)
+    if isinstance(error, HTTPException):
+        return _of_framework(error)
+    return Problem(500, "internal", "the server failed; its log says why, under the X-Request-Id")
+
+
+_STATUS: dict[type[RollbookError], int] = {
+    DatabaseUnavailable: 503,
+    DatabaseFull: 503,
+    EpisodeArchived: 409,
+    IdempotencyConflict: 409,
+    AlreadyTaken: 409,
+    LastOwner: 409,
+    QuotaExceeded: 403,
+    MalformedJson: 400,
+    Refusal: 400,
+}
+
+
+def _of_ours(error: RollbookError) -> Problem:
+    status = next((_STATUS[cls] for cls in type(error).__mro__ if cls in _STATUS), None)
+    if status is None:
+        return Problem(
+            500, error.code, "the server failed; its log says why, under the X-Request-Id"
+        )
+    extra = {name: _shown(value) for name, value in error.fields.items()}
+    return Problem(status, error.code, str(error), headers=_retry(status), **extra)
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, str) and len(value) > _LONGEST_SHOWN:
+        return f"{value[:_LONGEST_SHOWN]}…"
+    return value
+
+
+_BLOB_STATUS: dict[type[BlobError], int] = {
+    BlobNotFound: 404,
+    UploadNotFound: 404,
+    PartsMismatch: 409,
+    BlobExists: 409,
+    BlobTooLarge: 413,
+    BlobStoreUnavailable: 503,
+}
+
+
+def _of_blobs(error: BlobError) -> Problem:
+    status = _BLOB_STATUS.get(type(error), 400)
+    return Problem(status, error.code, str(error), headers=_retry(status))
+
+
+def _retry(status: int) -> dict[str, str]:
+    return {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}
+
+
+_FRAMEWORK = {
+    404: ("not_found", "there is nothing at this path; /api/docs lists every route"),
+    405: ("method_not_allowed", "this path does not take this method; /api/docs lists every route"),
+}
+
+
+def _of_framework(error: HTTPException) -> Problem:
+    code, text = _FRAMEWORK.get(error.status_code, ("refused", str(error.detail)))
+    return Problem(error.status_code, code, text, headers=error.headers)
+
+
+async def _handle(request: Request, error: Exception) -> Response:
+    return problem_response(problem_of(error))
+
+
+EXCEPTION_HANDLERS: dict[Any, ExceptionHandler] = {
+    Problem: _handle,
+    RollbookError: _handle,
+    BlobError: _handle,
+    HTTPException: _handle,
+}
+"""For the application. What is not among them passes to the middleware, which logs it and answers 500."""

@@ -1,0 +1,130 @@
+"""All SQL of the server, by noun. `Scope` is the one way to a tenant's rows; the functions are for what is looked up
+before the tenant is known.
+
+    await db.write(Tenant(org_id=org), lambda connection: Scope(connection, org).create_episode(...))
+
+An id that is unknown and an id of somebody else give the same answer: None, False or nothing.
+"""
+
+from __future__ import annotations
+
+from rollbook.server.db.eval_rows import (
+    DeliveryRow,
+    EvalResultRow,
+    EvalRunHead,
+    EvalRunRow,
+    ScenarioRow,
+    Standing,
+    WebhookRow,
+)
+from rollbook.server.db.rows import (
+    ArtifactRow,
+    AuditRow,
+    DeviceLoginRow,
+    DoomedObject,
+    EpisodeRow,
+    InvitationRow,
+    KeyRow,
+    MemberRow,
+    MembershipRow,
+    OrganisationRow,
+    PartRow,
+    SessionRow,
+    UploadRow,
+    Usage,
+    UserRow,
+)
+from rollbook.server.queries.accounts import (
+    consume_device_login,
+    create_device_login,
+    create_organisation,
+    create_session,
+    create_sign_in_link,
+    create_user,
+    decide_device_login,
+    delete_expired,
+    delete_session,
+    delete_sessions_of,
+    device_login,
+    device_login_by_user_code,
+    invitation_by_hash,
+    key_by_id,
+    needs_touch,
+    organisation_ids,
+    organisations_of_user,
+    session_by_hash,
+    set_password,
+    touch_key,
+    use_sign_in_link,
+    user_by_email,
+    user_by_id,
+    withdraw_sign_in_links,
+)
+from rollbook.server.queries.evals import EvalRunFilter, NewResult
+from rollbook.server.queries.finalize import Ending, EndingQueries
+from rollbook.server.queries.people import ROLES
+from rollbook.server.queries.search import EpisodeFilter, Page
+from rollbook.server.queries.verify import VerifyQueries, verdict
+from rollbook.server.queries.webhooks import WebhookQueries
+
+
+class Scope(VerifyQueries, EndingQueries, WebhookQueries):
+    """Everything that belongs to one organisation, and nothing else. Lives as long as one transaction."""
+
+
+__all__ = [
+    "ROLES",
+    "ArtifactRow",
+    "AuditRow",
+    "DeliveryRow",
+    "DeviceLoginRow",
+    "DoomedObject",
+    "Ending",
+    "EpisodeFilter",
+    "EpisodeRow",
+    "EvalResultRow",
+    "EvalRunFilter",
+    "EvalRunHead",
+    "EvalRunRow",
+    "InvitationRow",
+    "KeyRow",
+    "MemberRow",
+    "MembershipRow",
+    "NewResult",
+    "OrganisationRow",
+    "Page",
+    "PartRow",
+    "ScenarioRow",
+    "Scope",
+    "SessionRow",
+    "Standing",
+    "UploadRow",
+    "Usage",
+    "UserRow",
+    "WebhookRow",
+    "consume_device_login",
+    "create_device_login",
+    "create_organisation",
+    "create_session",
+    "create_sign_in_link",
+    "create_user",
+    "decide_device_login",
+    "delete_expired",
+    "delete_session",
+    "delete_sessions_of",
+    "device_login",
+    "device_login_by_user_code",
+    "invitation_by_hash",
+    "key_by_id",
+    "needs_touch",
+    "organisation_ids",
+    "organisations_of_user",
+    "session_by_hash",
+    "set_password",
+    "touch_key",
+    "use_sign_in_link",
+    "user_by_email",
+    "user_by_id",
+    "verdict",
+    "withdraw_sign_in_links",
+]

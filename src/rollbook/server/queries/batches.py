@@ -1,0 +1,109 @@
+"""Many episodes at once: what one transaction and a few statements can do for a thousand of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from rollbook.errors import InvalidNumber, InvalidText, InvalidValue
+from rollbook.server.db import statements, tables
+from rollbook.server.db.engine import to_json
+from rollbook.server.db.prepared import Prepared
+from rollbook.server.db.rows import EpisodeRow
+from rollbook.server.db.value_checks import is_storable
+from rollbook.server.queries.artifacts import as_artifact
+from rollbook.server.queries.episode_values import checked_episode
+from rollbook.server.queries.episodes import EpisodeQueries, RequestedArtifact
+from rollbook.server.queries.search_terms import terms_of
+
+_ADD_TERMS = Prepared(
+    sa.text(
+        "INSERT INTO episode_terms (org_id, term, created_at_us, episode_id) "
+        "SELECT :org_id, named.term, CAST(:created_at_us AS bigint), named.episode_id "
+        "FROM unnest(CAST(:terms AS text[]), CAST(:episode_ids AS text[])) AS named(term, episode_id)"
+    )
+)
+
+
+class BatchQueries(EpisodeQueries):
+    def create_episodes(
+        self, wanted: Sequence[tuple[Mapping[str, Any], Sequence[RequestedArtifact]]]
+    ) -> list[EpisodeRow]:
+        """All of them or, where one cannot be made, none."""
+        now = self._now_us()
+        rows, artifacts = [], []
+        for number, (values, requested) in enumerate(wanted):
+            try:
+                row = {**checked_episode(values), "created_at_us": now, "updated_at_us": now}
+            except (InvalidText, InvalidNumber, InvalidValue) as error:
+                error.record = f"episodes[{number}]"  # of many, the sender has to know which
+                raise
+            rows.append({"org_id": self.org_id, **row})
+            artifacts.append(self._new_artifacts(row["id"], requested))
+        self._insert_many(tables.episodes, rows)
+        self._insert_many(tables.artifacts, [each for some in artifacts for each in some])
+        self._add_terms_of_many(rows, now)
+        self._count(episodes=len(rows))
+        return [_made(row, some) for row, some in zip(rows, artifacts, strict=True)]
+
+    def episodes_of(self, episode_ids: Sequence[str]) -> list[EpisodeRow]:
+        """Those of them that are here, in the order given."""
+        table = tables.episodes
+        wanted = [each for each in episode_ids if is_storable(each)]
+        query = sa.select(table).where(self._mine(table), table.c.id.in_(wanted))
+        rows = {row.id: row for row in self._connection.execute(query)} if wanted else {}
+        return self._with_artifacts([rows[each] for each in wanted if each in rows])
+
+    def _insert_many(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
+        """PostgreSQL takes them as one JSON text, in a third of the time of as many statements."""
+        if rows and self._is_postgres:
+            whole = [name for name in rows[0] if isinstance(table.c[name].type, tables.WholeNumber)]
+            told = [{**row, **{name: _digits(row[name]) for name in whole}} for row in rows]
+            _insert_of(table, tuple(rows[0])).run(self._connection, {"rows": to_json(told)})
+        else:
+            statements.insert(self._connection, table, rows)
+
+    def _add_terms_of_many(self, rows: Sequence[Mapping[str, Any]], created_at_us: int) -> None:
+        named = [
+            (term, row["id"])
+            for row in rows
+            for term in sorted(terms_of(row["metadata"], row["tags"]))
+        ]
+        common = {"org_id": self.org_id, "created_at_us": created_at_us}
+        if self._is_postgres:
+            terms, episode_ids = [term for term, _ in named], [each for _, each in named]
+            arrays = {"terms": terms, "episode_ids": episode_ids}
+            _ADD_TERMS.run(self._connection, {**common, **arrays})
+        else:
+            listed = [{**common, "term": term, "episode_id": each} for term, each in named]
+            statements.insert(self._connection, tables.episode_terms, listed)
+
+
+@lru_cache
+def _insert_of(table: sa.Table, columns: tuple[str, ...]) -> Prepared:
+    named = ", ".join(columns)
+    return Prepared(
+        sa.text(
+            f"INSERT INTO {table.name} ({named}) SELECT {named} "
+            f"FROM json_populate_recordset(CAST(NULL AS {table.name}), CAST(:rows AS json))"
+        )
+    )
+
+
+def _digits(value: int | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _made(row: Mapping[str, Any], artifacts: Sequence[Mapping[str, Any]]) -> EpisodeRow:
+    known = {name: value for name, value in row.items() if name != "name_search"}
+    return EpisodeRow(
+        **known,
+        finalized_at_us=None,
+        abandoned_at_us=None,
+        archived_at_us=None,
+        archived_from=None,
+        artifacts=tuple(map(as_artifact, artifacts)),
+    )

@@ -1,0 +1,143 @@
+"""What may be said about an episode, checked field by field before it reaches the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from rollbook.errors import InvalidValue
+from rollbook.server.db.tables import new_id
+from rollbook.server.db.value_checks import (
+    LONGEST_INDEXED,
+    checked_choice,
+    checked_object,
+    checked_real,
+    checked_text,
+    checked_whole,
+)
+
+SOURCES = ("real", "sim", "replay")
+FINAL_STATUSES = ("ready", "failed")
+STATUSES = ("recording", *FINAL_STATUSES, "archived")
+LONGEST = {"name": 200, "robot": 120}
+"""In characters; other texts about an episode may have LONGEST_INDEXED."""
+MOST_TAGS = 100
+LONGEST_TAG = 100
+_GREATEST_SEED = 10**40
+
+_Check = Callable[[str, object], Any]
+
+
+def _text(field: str, value: object) -> str:
+    return checked_text("episode", field, value, LONGEST.get(field, LONGEST_INDEXED))
+
+
+def _real(field: str, value: object) -> float:
+    return checked_real("episode", field, value)
+
+
+def _size(field: str, value: object) -> int:
+    return checked_whole("episode", field, value)
+
+
+def _seed(field: str, value: object) -> int:
+    return checked_whole("episode", field, value, least=-_GREATEST_SEED, most=_GREATEST_SEED)
+
+
+def _object(field: str, value: object) -> dict[str, Any]:
+    return checked_object("episode", field, value)
+
+
+def _source(field: str, value: object) -> str:
+    return checked_choice("episode", field, value, SOURCES)
+
+
+def _final_status(field: str, value: object) -> str:
+    return checked_choice("episode", field, value, FINAL_STATUSES)
+
+
+def _tags(field: str, value: object) -> list[str]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidValue(
+            record="episode", field=field, value=type(value).__name__, expected="a list of texts"
+        )
+    tags = list(dict.fromkeys(checked_text("episode", "a tag", tag, LONGEST_TAG) for tag in value))
+    if len(tags) > MOST_TAGS:
+        expected = f"at most {MOST_TAGS}"
+        raise InvalidValue(
+            record="episode", field=field, value=f"{len(tags)} tags", expected=expected
+        )
+    return tags
+
+
+_WHEN_NEW: dict[str, _Check] = {
+    "id": _text,
+    "name": _text,
+    "source": _source,
+    "robot": _text,
+    "policy_version": _text,
+    "env_version": _text,
+    "git_sha": _text,
+    "seed": _seed,
+    "fps": _real,
+    "metadata": _object,
+    "tags": _tags,
+    "created_by": _text,
+}
+_WHEN_FINAL: dict[str, _Check] = {
+    "status": _final_status,
+    "duration_s": _real,
+    "fps": _real,
+    "bytes_total": _size,
+    "failure_time_s": _real,
+    "metadata": _object,
+    "tags": _tags,
+}
+
+
+def checked_episode(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Every column of a new episode but its times. What is not given, or None, is not known."""
+    given = _checked(values, _WHEN_NEW)
+    name = given.get("name")
+    return {
+        **dict.fromkeys(_WHEN_NEW),
+        **dict.fromkeys(_WHEN_FINAL),
+        "source": "real",
+        "metadata": {},
+        "tags": [],
+        "status": "recording",
+        **given,
+        "id": given.get("id") or new_id(),
+        "name_search": None if name is None else name.casefold(),
+    }
+
+
+def checked_final(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What finalize was given; a value of None is as good as none."""
+    return {"status": "ready", **_checked(changes, _WHEN_FINAL)}
+
+
+def checked_tags(tags: Iterable[str]) -> list[str]:
+    return _tags("tags", tags)
+
+
+def merged_metadata(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Name by name, the new value counts. However often something is added, it stays within what is allowed."""
+    return _object("metadata", {**old, **new}) if new else old
+
+
+def failure_time_within(
+    failure_time_s: float | None, duration_s: float | None, status: str
+) -> float | None:
+    """Inside the recording, as far as its length is known. Only what failed has one."""
+    if failure_time_s is None or status != "failed":
+        return None
+    return failure_time_s if duration_s is None else min(failure_time_s, duration_s)
+
+
+def _checked(values: Mapping[str, Any], checks: Mapping[str, _Check]) -> dict[str, Any]:
+    unknown = sorted(set(values) - set(checks))
+    if unknown:
+        expected = "one of " + ", ".join(checks)
+        raise InvalidValue(record="episode", field="field", value=unknown[0], expected=expected)
+    return {name: checks[name](name, value) for name, value in values.items() if value is not None}

@@ -1,0 +1,155 @@
+"""Many episodes finalized in a few statements, each on its own: what is wrong with one is known before writing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import sqlalchemy as sa
+
+from rollbook.errors import RollbookError
+from rollbook.server.db import statements, tables
+from rollbook.server.db.rows import AnyRow, ArtifactRow, DoomedObject, EpisodeRow, row_as
+from rollbook.server.db.value_checks import is_storable
+from rollbook.server.queries.artifacts import check_artifact
+from rollbook.server.queries.batches import BatchQueries
+from rollbook.server.queries.episodes import changed_terms, differing_from, final_values
+
+Allow: TypeAlias = "Callable[[int], object]"
+"""Told how many bytes more there will be; raises when those are too many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is to be written about one episode and its artifacts, all of it or nothing."""
+
+    episode_id: str
+    changes: Mapping[str, Any] | None
+    """As for `finalize_episode`. None: it goes on, and only its artifacts are written."""
+    artifacts: Mapping[str, Mapping[str, Any]] | None = None
+    """Columns by kind. None where nobody looked, and the quota is not asked either."""
+
+
+@dataclass(slots=True)
+class _Writes:
+    """Gathered, so that all episodes go through the same few statements."""
+
+    episodes: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
+    artifacts: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
+    doomed: list[DoomedObject] = field(default_factory=list)
+    terms: list[tuple[AnyRow, set[str], set[str]]] = field(default_factory=list)
+    bytes: int = 0
+
+
+class EndingQueries(BatchQueries):
+    def finalize_episodes(
+        self, endings: Sequence[Ending], allow: Allow
+    ) -> list[EpisodeRow | RollbookError | None]:
+        """In the order given: the episode, or what keeps it from being finalized, or None where there is none."""
+        done: list[EpisodeRow | RollbookError | None] = []
+        for some in _without_repeats(endings):
+            done += self._finalize_each_once(some, allow)
+        return done
+
+    def _finalize_each_once(
+        self, endings: Sequence[Ending], allow: Allow
+    ) -> list[EpisodeRow | RollbookError | None]:
+        ids = [each.episode_id for each in endings if is_storable(each.episode_id)]
+        artifacts = self._locked_artifacts(ids)
+        episodes = self._locked_episodes(ids)
+        writes = _Writes()
+        done: list[EpisodeRow | RollbookError | None] = []
+        for each in endings:
+            row = episodes.get(each.episode_id)
+            try:
+                there = artifacts.get(each.episode_id, {})
+                done.append(None if row is None else self._end(row, there, each, allow, writes))
+            except RollbookError as error:
+                done.append(error)
+        self._write(writes)
+        return done
+
+    def _end(
+        self,
+        row: AnyRow,
+        artifacts: Mapping[str, ArtifactRow],
+        ending: Ending,
+        allow: Allow,
+        writes: _Writes,
+    ) -> EpisodeRow:
+        """Everything that can be refused comes before the first write that is noted."""
+        now = self._now_us()
+        final = {} if ending.changes is None else final_values(row, ending.changes, now)
+        found = {
+            kind: dict(columns)
+            for kind, columns in (ending.artifacts or {}).items()
+            if columns and kind in artifacts
+        }
+        for columns in found.values():
+            check_artifact(columns)
+        more = sum(
+            (columns.get("size", artifacts[kind].size) or 0) - (artifacts[kind].size or 0)
+            for kind, columns in found.items()
+        )
+        if ending.artifacts is not None:
+            allow(writes.bytes + more)
+        writes.bytes += more
+        for kind, columns in found.items():
+            self._note_artifact(artifacts[kind], columns, writes)
+        differing = differing_from(row, final)
+        if differing or found:
+            differing["updated_at_us"] = now
+            writes.episodes.append((differing, {"org_id": self.org_id, "id": row.id}))
+            writes.terms.append((row, *changed_terms(row, differing)))
+        changed = tuple(replace(each, **found.get(kind, {})) for kind, each in artifacts.items())
+        will_be = {**row._mapping, **differing}
+        del will_be["name_search"]
+        return EpisodeRow(**will_be, artifacts=changed)
+
+    def _note_artifact(
+        self, artifact: ArtifactRow, columns: dict[str, Any], writes: _Writes
+    ) -> None:
+        key = {"org_id": self.org_id, "episode_id": artifact.episode_id, "kind": artifact.kind}
+        writes.artifacts.append((columns, key))
+        rendition = artifact.rendition_key
+        if rendition is not None and columns.get("rendition_key", rendition) != rendition:
+            writes.doomed.append(DoomedObject(rendition))
+
+    def _write(self, writes: _Writes) -> None:
+        statements.update_many(self._connection, tables.artifacts, writes.artifacts)
+        statements.update_many(self._connection, tables.episodes, writes.episodes)
+        for row, gone, new in writes.terms:
+            self._remove_terms(row, gone)
+            self._add_terms(row.id, row.created_at_us, new)
+        self._doom(writes.doomed)
+        self._count(bytes_=writes.bytes)
+
+    def _locked_episodes(self, episode_ids: Sequence[str]) -> dict[str, AnyRow]:
+        """In one order for everybody, so that two batches do not wait for each other."""
+        table = tables.episodes
+        wanted = sa.select(table).where(self._mine(table), table.c.id.in_(episode_ids))
+        rows = self._connection.execute(wanted.order_by(table.c.id).with_for_update())
+        return {row.id: row for row in rows}
+
+    def _locked_artifacts(self, episode_ids: Sequence[str]) -> dict[str, dict[str, ArtifactRow]]:
+        """By episode and kind."""
+        table = tables.artifacts
+        wanted = sa.select(table).where(self._mine(table), table.c.episode_id.in_(episode_ids))
+        ordered = wanted.order_by(table.c.episode_id, table.c.kind).with_for_update()
+        theirs: dict[str, dict[str, ArtifactRow]] = {}
+        for row in self._connection.execute(ordered):
+            theirs.setdefault(row.episode_id, {})[row.kind] = row_as(ArtifactRow, row)
+        return theirs
+
+
+def _without_repeats(endings: Sequence[Ending]) -> Iterator[list[Ending]]:
+    """In order, and apart as often as an episode comes again: its second ending stands on its first."""
+    some: dict[str, Ending] = {}
+    for each in endings:
+        if each.episode_id in some:
+            yield list(some.values())
+            some = {}
+        some[each.episode_id] = each
+    if some:
+        yield list(some.values())

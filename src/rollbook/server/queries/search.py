@@ -1,0 +1,405 @@
+"""Finding episodes: filters, one page after the other, newest first, without ever reading the whole table.
+
+Every filter that is an equality has an index that ends in the order of the list, so a page is read off it from the
+newest on. Where there are several, the one with the fewest episodes leads and the others are looked up for each of its.
+Where even that one has many, SQLite walks all of their lists side by side; PostgreSQL knows best itself.
+
+No query depends on statistics: which index is to be taken is said by its shape, so that the first search after a large
+import is as quick as any.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import heapq
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import sqlalchemy as sa
+from sqlalchemy.sql.operators import custom_op
+
+from rollbook.digest import digest_of
+from rollbook.errors import InvalidValue
+from rollbook.server.db import tables
+from rollbook.server.db.prepared import Prepared
+from rollbook.server.db.rows import AnyRow, ArtifactRow, EpisodeRow, row_as, rows_as
+from rollbook.server.db.value_checks import checked_choice, checked_whole, is_storable
+from rollbook.server.queries.artifacts import KINDS
+from rollbook.server.queries.episode_values import SOURCES, STATUSES
+from rollbook.server.queries.episodes import EpisodeQueries
+from rollbook.server.queries.search_terms import Scalar, tag_term, value_terms
+
+MOST_ON_A_PAGE = 1000
+_ENOUGH_TO_COMPARE = 1000
+_COLUMNS = ("policy_version", "env_version", "git_sha", "seed", "robot", "source", "status")
+_LONGEST_CURSOR = 512
+_MOST_TERMS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeFilter:
+    """Everything that is given has to hold. Archived episodes are left out unless they are asked for."""
+
+    policy_version: str | None = None
+    env_version: str | None = None
+    git_sha: str | None = None
+    seed: int | None = None
+    robot: str | None = None
+    source: str | None = None
+    status: str | None = None
+    name: str | None = None
+    """Part of the name, in capital or small letters."""
+    tags: tuple[str, ...] = ()
+    metadata: Mapping[str, Scalar] = field(default_factory=dict)
+    """Values by their path, `task.name`. A text also finds what it spells in JSON: a number, true, false, null."""
+    created_after_us: int | None = None
+    """That moment included."""
+    created_before_us: int | None = None
+    """That moment not included."""
+    with_archived: bool = False
+
+    def __post_init__(self) -> None:
+        if self.status is not None:
+            checked_choice("search", "status", self.status, STATUSES)
+        if self.source is not None:
+            checked_choice("search", "source", self.source, SOURCES)
+        for moment in ("created_after_us", "created_before_us"):
+            if getattr(self, moment) is not None:
+                checked_whole("search", moment, getattr(self, moment))
+        if len(self.tags) + len(self.metadata) > _MOST_TERMS:
+            expected = f"at most {_MOST_TERMS} tags and metadata values"
+            raise InvalidValue(record="search", field="filter", value="more", expected=expected)
+
+    @property
+    def fingerprint(self) -> str:
+        """Differs for every other filter, so that a cursor cannot be used for the wrong one."""
+        plain = dataclasses.asdict(self)
+        plain["seed"] = str(self.seed)
+        plain["metadata"] = to_sorted_json(self.metadata)
+        return digest_of("rollbook.episode-filter", plain)[:16]
+
+    @property
+    def can_match(self) -> bool:
+        """Nothing stored is equal to a text that cannot be stored."""
+        texts = [*self.tags, *self.metadata, *self.metadata.values(), self.name]
+        texts += [getattr(self, column) for column in _COLUMNS]
+        return all(is_storable(text) for text in texts if isinstance(text, str))
+
+
+def to_sorted_json(values: Mapping[str, Scalar]) -> str:
+    return json.dumps(dict(values), sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    episodes: list[EpisodeRow]
+    next_cursor: str | None
+    """None on the last page."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Of an episode in the list."""
+
+    created_at_us: int
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Lead:
+    """An equality whose index can be walked: a column and its value, or terms of which one has to be there."""
+
+    column: str | None = None
+    value: object = None
+    terms: tuple[str, ...] = ()
+
+
+class SearchQueries(EpisodeQueries):
+    def episodes(
+        self, filters: EpisodeFilter | None = None, cursor: str | None = None, limit: int = 50
+    ) -> Page:
+        wanted = filters or EpisodeFilter()
+        checked_whole("search", "limit", limit, least=1, most=MOST_ON_A_PAGE)
+        after = None if cursor is None else _place_of(cursor, wanted)
+        places = self._places(wanted, after, limit + 1) if wanted.can_match else []
+        found = self._rows_at(places[:limit])
+        more = _cursor_at(places[limit - 1], wanted) if len(places) > limit else None
+        return Page(found, more)
+
+    def _places(self, wanted: EpisodeFilter, after: _Place | None, limit: int) -> list[_Place]:
+        if self._is_postgres:
+            _WALK.ask(self._connection, {}, lambda _: None)
+        leads = _leads(wanted)
+        lead, count = (leads[0], 0) if len(leads) == 1 else self._fewest(leads, wanted)
+        if count >= _ENOUGH_TO_COMPARE and not self._is_postgres:
+            return self._run(self._side_by_side(wanted, leads, after), limit)
+        others = [each for each in leads if each is not lead]
+        if lead is None or not lead.terms:
+            return self._run(self._from_episodes(wanted, lead, others, after), limit)
+        # a value of two readings has two lists; each is in order, so they are merged from the top
+        lists = [
+            self._run(self._from_terms(wanted, term, others, after), limit) for term in lead.terms
+        ]
+        merged = heapq.merge(*lists, key=lambda at: (at.created_at_us, at.id), reverse=True)
+        return list(dict.fromkeys(merged))[:limit]
+
+    def _rows_at(self, places: list[_Place]) -> list[EpisodeRow]:
+        if not places:
+            return []
+        order = {place.id: number for number, place in enumerate(places)}
+        rows = self._listed(_ROWS, _ROWS_ON_POSTGRES, order)
+        theirs: dict[str, tuple[ArtifactRow, ...]] = dict.fromkeys(order, ())
+        for each in self._listed(_ARTIFACTS, _ARTIFACTS_ON_POSTGRES, order):
+            theirs[each.episode_id] += (row_as(ArtifactRow, each),)
+        rows.sort(key=lambda row: order[row.id])
+        return rows_as(
+            EpisodeRow, rows, lambda row: {"artifacts": theirs[row.id], "replayed": False}
+        )
+
+    def _listed(
+        self, statement: Prepared, on_postgres: Prepared, ids: Iterable[str]
+    ) -> list[AnyRow]:
+        """Of many episodes, however many they are, by one statement that stays the same."""
+        chosen = on_postgres if self._is_postgres else statement
+        return chosen.all(self._connection, {"org_id": self.org_id, "ids": json.dumps([*ids])})
+
+    def _run(self, query: _Places, limit: int) -> list[_Place]:
+        rows: Iterable[AnyRow] = self._connection.execute(query.limit(limit))
+        return [_Place(*row) for row in rows]
+
+    def _from_episodes(
+        self,
+        wanted: EpisodeFilter,
+        lead: _Lead | None,
+        others: list[_Lead],
+        after: _Place | None,
+    ) -> sa.Select[Any]:
+        table = tables.episodes
+        conditions = [self._mine(table), *_within(table, table.c.id, wanted, after)]
+        if lead is not None and lead.column is not None:
+            conditions.append(table.c[lead.column] == lead.value)
+        conditions += self._of_columns(wanted, others)
+        conditions += [self._has_term(table.c.id, table, each) for each in others if each.terms]
+        query = sa.select(table.c.created_at_us, table.c.id).where(*conditions)
+        return query.order_by(table.c.created_at_us.desc(), table.c.id.desc())
+
+    def _from_terms(
+        self, wanted: EpisodeFilter, term: str, others: list[_Lead], after: _Place | None
+    ) -> sa.Select[Any]:
+        listed, episode = tables.episode_terms, tables.episodes
+        it = sa.and_(self._mine(episode), episode.c.id == listed.c.episode_id)
+        conditions = [
+            self._mine(listed),
+            listed.c.term == term,
+            *_within(listed, listed.c.episode_id, wanted, after),
+            # before the episode itself, because another term is found in the same tree
+            *(self._has_term(listed.c.episode_id, listed, each) for each in others if each.terms),
+            sa.select(episode.c.id)
+            .where(it, *self._of_columns(wanted, others))
+            .correlate(listed)
+            .exists(),
+        ]
+        query = sa.select(listed.c.created_at_us, listed.c.episode_id).where(*conditions)
+        return query.order_by(listed.c.created_at_us.desc(), listed.c.episode_id.desc())
+
+    def _side_by_side(
+        self, wanted: EpisodeFilter, leads: list[_Lead], after: _Place | None
+    ) -> _Places:
+        """What stands in all of the lists. Each is in order already, so SQLite merges them from the top and stops when
+        the page is full."""
+        listed, episode = tables.episode_terms, tables.episodes
+        lists = []
+        for lead in leads:
+            if lead.column is not None:
+                conditions = [self._mine(episode), episode.c[lead.column] == lead.value]
+                lists.append(_list(episode, episode.c.id, conditions, wanted, after))
+            else:
+                conditions = [self._mine(listed), listed.c.term.in_(lead.terms)]
+                lists.append(_list(listed, listed.c.episode_id, conditions, wanted, after))
+        rest = self._of_columns(wanted, [])
+        if rest:
+            conditions = [self._mine(episode), *rest]
+            lists.append(_list(episode, episode.c.id, conditions, wanted, after))
+        both = sa.intersect(*lists)
+        created, place = both.selected_columns
+        return both.order_by(created.desc(), place.desc())
+
+    def _of_columns(
+        self, wanted: EpisodeFilter, others: list[_Lead]
+    ) -> list[sa.ColumnElement[bool]]:
+        """What is looked up in the row of an episode that was found by the lead."""
+        table = tables.episodes
+        conditions = [
+            self._looked_up(table.c[each.column], each.value)
+            for each in others
+            if each.column is not None
+        ]
+        if wanted.status is None and not wanted.with_archived:
+            conditions.append(table.c.status != "archived")
+        if wanted.name:
+            position = sa.func.strpos if self._is_postgres else sa.func.instr
+            conditions.append(position(table.c.name_search, wanted.name.casefold()) > 0)
+        return conditions
+
+    def _has_term(
+        self, episode_id: sa.ColumnElement[str], outer: sa.Table, lead: _Lead
+    ) -> sa.ColumnElement[bool]:
+        inner = tables.episode_terms.alias()
+        return (
+            sa.select(inner.c.episode_id)
+            .where(
+                inner.c.org_id == self.org_id,
+                inner.c.term.in_(lead.terms),
+                inner.c.created_at_us == outer.c.created_at_us,
+                inner.c.episode_id == episode_id,
+            )
+            .correlate(outer)
+            .exists()
+        )
+
+    def _fewest(self, leads: list[_Lead], wanted: EpisodeFilter) -> tuple[_Lead | None, int]:
+        """With how many it has, counted up to a bound."""
+        if not leads:
+            return None, 0
+        counts = [self._count_up_to_bound(lead, wanted) for lead in leads]
+        least = min(counts)
+        return leads[counts.index(least)], least
+
+    def _count_up_to_bound(self, lead: _Lead, wanted: EpisodeFilter) -> int:
+        if lead.column is not None:
+            table = tables.episodes
+            conditions = [self._mine(table), table.c[lead.column] == lead.value]
+            conditions += _within(table, table.c.id, wanted, None)
+        else:
+            table = tables.episode_terms
+            conditions = [self._mine(table), table.c.term.in_(lead.terms)]
+            conditions += _within(table, table.c.episode_id, wanted, None)
+        some = sa.select(table.c.created_at_us).where(*conditions).limit(_ENOUGH_TO_COMPARE)
+        counted = sa.select(sa.func.count()).select_from(some.subquery())
+        return self._connection.execute(counted).scalar_one()
+
+    def _looked_up(self, column: sa.ColumnElement[Any], value: object) -> sa.ColumnElement[bool]:
+        """An equality in words that no index answers: the lead is the one that is to be walked."""
+        if self._is_postgres:
+            return column.is_not_distinct_from(value)
+        return sa.UnaryExpression(column, operator=custom_op("+"), type_=column.type) == value
+
+
+_Places: TypeAlias = "sa.Select[Any] | sa.CompoundSelect[Any]"
+_WALK = Prepared(
+    sa.select(
+        *(
+            sa.func.set_config(sa.literal_column(f"'{name}'"), sa.literal_column(value), sa.true())
+            for name, value in (
+                ("enable_sort", "'off'"),
+                ("enable_seqscan", "'off'"),
+                ("enable_bitmapscan", "'off'"),
+                ("max_parallel_workers_per_gather", "'0'"),
+                ("jit", "'off'"),
+            )
+        )
+    )
+)
+"""An index in the order of the list is walked until the page is full. PostgreSQL would at times rather read and sort
+everything, when it has no statistics yet or knows nothing of how filters go together."""
+
+
+def _of_ids(column: sa.Column[str]) -> Prepared:
+    table = column.table
+    ids = sa.func.json_each(sa.bindparam("ids", type_=sa.Text)).table_valued("value")
+    query = sa.select(table).where(
+        table.c.org_id == sa.bindparam("org_id"), column.in_(sa.select(ids.c.value))
+    )
+    return Prepared(query.order_by(*table.primary_key.columns))
+
+
+def _of_ids_on_postgres(column: sa.Column[str], most: int) -> Prepared:
+    """Each looked up on its own: of many at once, it may believe that reading all rows of the tenant is cheaper."""
+    table = column.table
+    ids = sa.cast(sa.bindparam("ids", type_=sa.Text), sa.JSON)
+    each = sa.func.json_array_elements_text(ids)
+    wanted = each.table_valued("id").render_derived(name="wanted")
+    its = (
+        sa.select(table)
+        .where(table.c.org_id == sa.bindparam("org_id"), column == wanted.c.id)
+        .order_by(*table.primary_key.columns)
+        .limit(sa.literal_column(str(most)))
+        .lateral("its")
+    )
+    return Prepared(sa.select(its).select_from(sa.join(wanted, its, sa.true())))
+
+
+_ROWS = _of_ids(tables.episodes.c.id)
+_ARTIFACTS = _of_ids(tables.artifacts.c.episode_id)
+_ROWS_ON_POSTGRES = _of_ids_on_postgres(tables.episodes.c.id, 1)
+_ARTIFACTS_ON_POSTGRES = _of_ids_on_postgres(tables.artifacts.c.episode_id, len(KINDS))
+
+
+def _list(
+    table: sa.Table,
+    id_column: sa.ColumnElement[str],
+    conditions: list[sa.ColumnElement[bool]],
+    wanted: EpisodeFilter,
+    after: _Place | None,
+) -> sa.Select[Any]:
+    within = _within(table, id_column, wanted, after)
+    created = table.c.created_at_us.label("created_at_us")
+    return sa.select(created, id_column.label("place_id")).where(*conditions, *within)
+
+
+def _leads(wanted: EpisodeFilter) -> list[_Lead]:
+    leads = [
+        _Lead(column=column, value=getattr(wanted, column))
+        for column in _COLUMNS
+        if getattr(wanted, column) is not None
+    ]
+    leads += [_Lead(terms=(tag_term(tag),)) for tag in wanted.tags]
+    leads += [_Lead(terms=value_terms(path, value)) for path, value in wanted.metadata.items()]
+    return leads
+
+
+def _within(
+    table: sa.Table, id_column: sa.ColumnElement[str], wanted: EpisodeFilter, after: _Place | None
+) -> list[sa.ColumnElement[bool]]:
+    """The part of the list that is asked for: its time, and what comes after the last page."""
+    created = table.c.created_at_us
+    conditions: list[sa.ColumnElement[bool]] = []
+    if wanted.created_after_us is not None:
+        conditions.append(created >= wanted.created_after_us)
+    if wanted.created_before_us is not None:
+        conditions.append(created < wanted.created_before_us)
+    if after is not None:
+        conditions.append(sa.tuple_(created, id_column) < sa.tuple_(after.created_at_us, after.id))
+    return conditions
+
+
+# ------------------------------------------------------------------------------------------ cursors
+
+
+def _cursor_at(place: _Place, wanted: EpisodeFilter) -> str:
+    text = json.dumps([place.created_at_us, place.id, wanted.fingerprint])
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _place_of(cursor: str, wanted: EpisodeFilter) -> _Place:
+    """Whatever it says, it is only a place in the tenant's own list; but a wrong one is told apart from the end."""
+    try:
+        if len(cursor) > _LONGEST_CURSOR:
+            raise ValueError("too long")
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        created_at_us, episode_id, fingerprint = json.loads(text)
+        checked_whole("search", "cursor", created_at_us)
+        if not isinstance(episode_id, str) or not is_storable(episode_id):
+            raise ValueError("not an id")
+        if fingerprint != wanted.fingerprint:
+            raise ValueError("of another search")
+    except (ValueError, TypeError, RecursionError, binascii.Error) as error:
+        expected = "the next_cursor of a page of this same search"
+        raise InvalidValue(
+            record="search", field="cursor", value="another text", expected=expected
+        ) from error
+    return _Place(created_at_us, episode_id)

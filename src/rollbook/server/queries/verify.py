@@ -1,0 +1,277 @@
+"""Scenarios that a candidate has to pass before it ships, and what each candidate made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from rollbook.contracts.evals import EVIDENCE_KEY, OUTCOMES, SEVERITIES, VERIFY_STATUSES
+from rollbook.digest import digest_of
+from rollbook.server.db import tables
+from rollbook.server.db.eval_rows import ScenarioRow, Standing
+from rollbook.server.db.rows import AnyRow, DoomedObject, row_as
+from rollbook.server.db.statements import upsert
+from rollbook.server.db.tables import new_id
+from rollbook.server.db.value_checks import (
+    LONGEST_INDEXED,
+    checked_choice,
+    checked_text,
+    checked_whole,
+    is_storable,
+)
+from rollbook.server.http.cursors import cursor_at, place_of
+from rollbook.server.queries.evals import EvalQueries
+from rollbook.server.queries.people import PeopleQueries
+
+MOST_ON_A_PAGE = 1000
+LONGEST_SCENARIO_NAME = 200
+_SAME_RUN = ("org_id", "scenario_id", "eval_run_id")
+_TAKEN_OVER = (
+    "candidate_policy_version",
+    "status",
+    "metrics",
+    "error",
+    "candidate_episode_id",
+    "mirrored",
+    "created_at_us",
+)
+
+
+class VerifyQueries(EvalQueries, PeopleQueries):
+    # ------------------------------------------------------------------------------------- scenarios
+
+    def promote_episode(
+        self, episode_id: str, values: Mapping[str, Any]
+    ) -> tuple[ScenarioRow, bool] | None:
+        """The scenario of an episode, and whether it was made or made active again just now. None when there is no
+        such episode."""
+        if self._first(tables.episodes, lock=True, id=episode_id) is None:
+            return None
+        there = self._first(
+            tables.verification_scenarios, lock=True, baseline_episode_id=episode_id
+        )
+        if there is not None and there.active:
+            return row_as(ScenarioRow, there), False
+        given = {name: value for name, value in _checked(values).items() if value is not None}
+        if there is not None:
+            changed = self.change_scenario(there.id, {**given, "active": True})
+            return None if changed is None else (changed, True)
+        now = self._now_us()
+        row = {
+            **dict.fromkeys(("name", "description", "created_by")),
+            "severity": "warning",
+            **given,
+            "id": new_id(),
+            "baseline_episode_id": episode_id,
+            "active": True,
+            "created_at_us": now,
+            "updated_at_us": now,
+        }
+        self._insert(tables.verification_scenarios, row)
+        return ScenarioRow(**row), True
+
+    def scenario(self, scenario_id: str) -> ScenarioRow | None:
+        row = self._first(tables.verification_scenarios, id=scenario_id)
+        return None if row is None else row_as(ScenarioRow, row)
+
+    def scenarios(
+        self, active: bool | None = None, cursor: str | None = None, limit: int = 100
+    ) -> tuple[list[ScenarioRow], str | None]:
+        """The newest first, and the cursor of the next page."""
+        checked_whole("search", "limit", limit, least=1, most=MOST_ON_A_PAGE)
+        table = tables.verification_scenarios
+        listed = digest_of("rollbook.scenarios", active)
+        query = sa.select(table).where(self._mine(table))
+        if active is not None:
+            query = query.where(table.c.active == active)
+        if cursor is not None:
+            place = sa.tuple_(table.c.created_at_us, table.c.id)
+            query = query.where(place < sa.tuple_(*place_of(cursor, listed)))
+        query = query.order_by(table.c.created_at_us.desc(), table.c.id.desc()).limit(limit + 1)
+        found = [row_as(ScenarioRow, row) for row in self._connection.execute(query)]
+        if len(found) <= limit:
+            return found, None
+        last = found[limit - 1]
+        return found[:limit], cursor_at((last.created_at_us, last.id), listed)
+
+    def change_scenario(self, scenario_id: str, changes: Mapping[str, Any]) -> ScenarioRow | None:
+        values = {**_checked(changes), "updated_at_us": self._now_us()}
+        if not self._update(tables.verification_scenarios, values, id=scenario_id):
+            return None
+        return self.scenario(scenario_id)
+
+    def delete_scenario(self, scenario_id: str) -> bool:
+        """With everything that candidates made of it."""
+        return self._delete(tables.verification_scenarios, id=scenario_id) == 1
+
+    def active_scenarios(self) -> int:
+        table = tables.verification_scenarios
+        query = sa.select(sa.func.count()).where(self._mine(table), table.c.active)
+        return self._connection.execute(query).scalar_one()
+
+    def critical_baselines(self, run_id: str) -> dict[str, str]:
+        """Baselines of a run that are active critical scenarios, and the ids of those."""
+        table = tables.verification_scenarios
+        critical = sa.select(table.c.baseline_episode_id, table.c.id).where(
+            *self._in_run(run_id), table.c.severity == "critical"
+        )
+        return {row.baseline_episode_id: row.id for row in self._connection.execute(critical)}
+
+    # --------------------------------------------------------------------------------------- results
+
+    def standings(self, candidate_policy_version: str) -> list[Standing]:
+        """Every active scenario, the oldest first, with the newest result of this candidate."""
+        scenario, result = tables.verification_scenarios, tables.verification_results
+        wanted = candidate_policy_version if is_storable(candidate_policy_version) else ""
+        newest_first = (result.c.created_at_us.desc(), result.c.id.desc())
+        age = sa.func.row_number().over(partition_by=result.c.scenario_id, order_by=newest_first)
+        ranked = (
+            sa.select(
+                result.c.scenario_id,
+                result.c.status,
+                result.c.error,
+                result.c.candidate_episode_id,
+                result.c.eval_run_id,
+                result.c.created_at_us.label("decided_at_us"),
+                age.label("age"),
+            )
+            .where(self._mine(result), result.c.candidate_policy_version == wanted)
+            .subquery()
+        )
+        newest = sa.and_(ranked.c.scenario_id == scenario.c.id, ranked.c.age == 1)
+        query = (
+            sa.select(scenario, *(column for column in ranked.c if column.name != "scenario_id"))
+            .select_from(scenario.outerjoin(ranked, newest))
+            .where(self._mine(scenario), scenario.c.active)
+            .order_by(scenario.c.created_at_us, scenario.c.id)
+        )
+        return [_standing(row) for row in self._connection.execute(query)]
+
+    def record_verification(
+        self, scenario_id: str, candidate_policy_version: str, values: Mapping[str, Any]
+    ) -> str | None:
+        """Its id. Of one eval run a scenario has one result: what comes later takes its place. None when there is no
+        such scenario."""
+        if self._first(tables.verification_scenarios, lock=True, id=scenario_id) is None:
+            return None
+        checked_text(
+            "result", "candidate_policy_version", candidate_policy_version, LONGEST_INDEXED
+        )
+        checked_choice("result", "status", values["status"], VERIFY_STATUSES)
+        row = {
+            **dict.fromkeys(("error", "candidate_episode_id", "eval_run_id")),
+            **values,
+            "org_id": self.org_id,
+            "id": new_id(),
+            "scenario_id": scenario_id,
+            "candidate_policy_version": candidate_policy_version,
+            "mirrored": False,
+            "created_at_us": self._now_us(),
+        }
+        returning = self._over_the_same_run().returning(tables.verification_results.c.id)
+        made: str = self._connection.execute(returning, row).scalar_one()
+        return made
+
+    def mirror_results(self, run_id: str, candidate_policy_version: str) -> int:
+        """What a run says about active scenarios becomes their result, unless somebody recorded another for that run.
+        How many of them it says something about. A complete result that may be a copy of its baseline says nothing: the
+        scenario stays as it was."""
+        scenario, result = tables.verification_scenarios, tables.eval_results
+        query = sa.select(scenario.c.id.label("scenario_id"), result).where(
+            *self._in_run(run_id), result.c.status != "pending"
+        )
+        now = self._now_us()
+        rows = [
+            {
+                "org_id": self.org_id,
+                "id": new_id(),
+                "scenario_id": row.scenario_id,
+                "candidate_policy_version": candidate_policy_version,
+                "status": verdict(row.status == "failed", row.metrics),
+                "metrics": row.metrics,
+                "error": row.error,
+                "candidate_episode_id": row.candidate_episode_id,
+                "eval_run_id": run_id,
+                "mirrored": True,
+                "created_at_us": now,
+            }
+            for row in self._connection.execute(query)
+            if row.status == "failed" or not may_be_a_copy(row.metrics)
+        ]
+        if rows:
+            only = tables.verification_results.c.mirrored
+            self._connection.execute(self._over_the_same_run(only), rows)
+        return len(rows)
+
+    def delete_episode(self, episode_id: str) -> list[DoomedObject] | None:
+        """A scenario cannot outlive what it replays. That one is gone is noted: it may have held a candidate back."""
+        there = self._first(tables.verification_scenarios, baseline_episode_id=episode_id)
+        doomed = super().delete_episode(episode_id)
+        if there is not None and doomed is not None:
+            detail = {"severity": there.severity, "why": "its baseline episode was deleted"}
+            self.audit("scenario.deleted", subject=there.id, detail=detail)
+        return doomed
+
+    # ---------------------------------------------------------------------------------------- within
+
+    def _in_run(self, run_id: str) -> tuple[sa.ColumnElement[bool], ...]:
+        """Active scenarios joined with their results in a run."""
+        scenario, result = tables.verification_scenarios, tables.eval_results
+        return (
+            self._mine(scenario),
+            scenario.c.active,
+            self._mine(result),
+            result.c.eval_run_id == (run_id if is_storable(run_id) else ""),
+            result.c.baseline_episode_id == scenario.c.baseline_episode_id,
+        )
+
+    def _over_the_same_run(self, where: sa.ColumnElement[bool] | None = None) -> Any:
+        table = tables.verification_results
+        statement = upsert(self._connection.dialect.name, table)
+        new = {name: statement.excluded[name] for name in _TAKEN_OVER}
+        return statement.on_conflict_do_update(index_elements=_SAME_RUN, set_=new, where=where)
+
+
+def verdict(failed: bool, metrics: Mapping[str, Any]) -> str:
+    """What a replay says about a scenario: only a candidate that is known to succeed passes."""
+    if failed:
+        return "error"
+    stated = metrics.get(EVIDENCE_KEY)
+    kind = stated.get("success") if isinstance(stated, Mapping) else None
+    measured = kind not in ("open_loop", "not_measured")
+    return "pass" if measured and metrics.get("success_candidate") is True else "fail"
+
+
+def may_be_a_copy(metrics: Mapping[str, Any]) -> bool:
+    """A client that states no evidence copies the baseline's outcomes where its policy says nothing. Without one that
+    differs nobody knows whether the candidate succeeded."""
+    if isinstance(metrics.get(EVIDENCE_KEY), Mapping):
+        return False
+    return all(
+        metrics.get(f"{name}_candidate") in (None, metrics.get(f"{name}_baseline"))
+        for name in OUTCOMES
+    )
+
+
+def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
+    if values.get("severity") is not None:
+        checked_choice("scenario", "severity", values["severity"], SEVERITIES)
+    if values.get("name") is not None:
+        checked_text("scenario", "name", values["name"], LONGEST_SCENARIO_NAME)
+    if values.get("description") is not None:
+        checked_text("scenario", "description", values["description"])
+    return dict(values)
+
+
+def _standing(row: AnyRow) -> Standing:
+    found = row._mapping
+    return Standing(
+        scenario=row_as(ScenarioRow, row),
+        status=found["status"],
+        error=found["error"],
+        candidate_episode_id=found["candidate_episode_id"],
+        eval_run_id=found["eval_run_id"],
+        decided_at_us=found["decided_at_us"],
+    )

@@ -1,0 +1,182 @@
+"""Renditions: of a video that browsers do not play, a copy that they do. What was recorded stays as it is.
+
+They are made after the finalize, which never waits for them: one at a time on a machine, each in a process of its own.
+What is still to be made stands in the database, so a server that is started again goes on where the last one ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from rollbook.errors import RollbookError
+from rollbook.server.blobs.interface import (
+    BlobNotFound,
+    BlobStoreUnavailable,
+    BlobTooLarge,
+    sha256_of_file,
+)
+from rollbook.server.context import ServerContext
+from rollbook.server.db.engine import NOBODY
+from rollbook.server.logs import frames_of
+from rollbook.server.queries import ArtifactRow, organisation_ids
+from rollbook.server.settings import Settings
+from rollbook.server.video.inspect_video import VideoFacts, VideoLimits
+from rollbook.server.video.process import transcode_apart
+
+RENDITION_TYPE = "video/mp4"
+_MOST_TRIES = 3
+_LONGEST_S = 3600.0
+"""That one may take."""
+_ANOTHER_AT_IT_S = 10.0
+_CHUNK = 1 << 20
+
+
+def is_wanted(settings: Settings, facts: VideoFacts) -> bool:
+    """Of a video that was just looked at. What is too long to be transcoded is not begun."""
+    if facts.playable or not facts.decodable or not settings.transcode_videos:
+        return False
+    return (facts.duration_s or 0) <= settings.transcode_limit_s
+
+
+def rendition_key(object_key: str) -> str:
+    """Beside the video, so that it goes where the episode goes."""
+    return f"{object_key.rpartition('.')[0]}.{secrets.token_hex(8)}.playable.mp4"
+
+
+async def keep_making(context: ServerContext) -> None:
+    """Until it is cancelled. Told of an organisation it looks there at once, and everywhere now and then."""
+    settings = context.settings
+    if not settings.transcode_videos or not settings.reap_every_s or find_spec("av") is None:
+        return
+    orgs = await _of_all(context)
+    while True:
+        try:
+            with _alone(settings.data_dir) as alone:
+                if alone:
+                    await make_pending(context, orgs)
+                    orgs = []
+        except Exception as error:  # noqa: BLE001 - one bad turn must not be the last
+            context.log.error("renditions_failed", error=repr(error), frames=frames_of(error))
+            orgs = []
+        if orgs:
+            await asyncio.sleep(_ANOTHER_AT_IT_S)
+        else:
+            orgs = await _next_wanted(context, settings.reap_every_s)
+
+
+async def _next_wanted(context: ServerContext, every_s: float) -> list[str]:
+    waiting = context.renditions_wanted
+    try:
+        async with asyncio.timeout(every_s):
+            orgs = {await waiting.get()}
+    except TimeoutError:
+        return await _of_all(context)
+    while not waiting.empty():
+        orgs.add(waiting.get_nowait())
+    return sorted(orgs)
+
+
+async def _of_all(context: ServerContext) -> list[str]:
+    try:
+        return await context.db.read(NOBODY, organisation_ids)
+    except RollbookError as error:
+        context.log.warning("renditions_put_off", error=str(error))
+        return []
+
+
+@contextmanager
+def _alone(data_dir: Path) -> Iterator[bool]:
+    """Of all processes of this machine; a lock that ends with the process leaves nothing to wait for."""
+    with open(data_dir / "renditions.lock", "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+async def make_pending(context: ServerContext, org_ids: list[str]) -> int:
+    """All that wait, in turn: nobody's hundred videos hold up somebody else's first. How many were made."""
+    shutil.rmtree(_workshop(context), ignore_errors=True)
+    made, orgs = 0, list(org_ids)
+    while orgs:
+        for org_id in list(orgs):
+            artifact = await context.write_for(
+                org_id, lambda scope: scope.begin_rendition(_MOST_TRIES)
+            )
+            if artifact is None:
+                orgs.remove(org_id)
+            elif await _make(context, org_id, artifact):
+                made += 1
+            else:
+                orgs.remove(org_id)
+    return made
+
+
+async def _make(context: ServerContext, org_id: str, artifact: ArtifactRow) -> bool:
+    """False when the blob store is away: the others of this organisation can wait for it as well."""
+    try:
+        why = await _made(context, artifact)
+    except (BlobNotFound, BlobTooLarge) as error:
+        why = str(error)
+    except BlobStoreUnavailable as error:
+        context.log.warning("rendition_put_off", episode_id=artifact.episode_id, error=str(error))
+        await context.write_for(org_id, lambda scope: scope.renew_rendition(artifact))
+        return False
+    except asyncio.CancelledError:
+        # a server that is stopped in the middle has not tried
+        await context.write_for(org_id, lambda scope: scope.renew_rendition(artifact))
+        raise
+    status = "ready" if why is None else "failed"
+    detail = artifact.detail if why is None else f"{artifact.detail}; {why}"
+    needed = await context.write_for(
+        org_id, lambda scope: scope.end_rendition(artifact, status, detail)
+    )
+    if not needed and why is None:
+        await context.blobs.delete(artifact.rendition_key or "")
+    context.log.info(f"rendition_{status}", episode_id=artifact.episode_id, why=why)
+    return True
+
+
+async def _made(context: ServerContext, artifact: ArtifactRow) -> str | None:
+    """Why there is none; None when it is there."""
+    settings, workshop = context.settings, _workshop(context)
+    workshop.mkdir(mode=0o700, exist_ok=True)
+    out = workshop / f"{secrets.token_hex(8)}.mp4"
+    limits = VideoLimits(most_duration_s=settings.transcode_limit_s)
+    try:
+        async with context.blobs.as_file(artifact.object_key) as path:
+            if await asyncio.to_thread(sha256_of_file, path) != artifact.sha256:
+                return "other bytes were put in its place"
+            facts = await transcode_apart(
+                path,
+                out,
+                limits=limits,
+                most_bytes=settings.transcode_limit_bytes,
+                limit_s=_LONGEST_S,
+            )
+        if not facts.playable:
+            return facts.detail or "it cannot be transcoded"
+        key = artifact.rendition_key or ""
+        await context.blobs.put(key, _chunks(out), content_type=RENDITION_TYPE)
+        return None
+    finally:
+        out.unlink(missing_ok=True)
+
+
+def _workshop(context: ServerContext) -> Path:
+    return context.settings.data_dir / "renditions"
+
+
+async def _chunks(path: Path) -> AsyncIterator[bytes]:
+    with open(path, "rb") as file:
+        while chunk := await asyncio.to_thread(file.read, _CHUNK):
+            yield chunk

@@ -1,0 +1,270 @@
+"""Webhooks over HTTP: who is told when an eval run ends. For owners and admins; a log shows every attempt."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rollbook.server.accounts.audit import note
+from rollbook.server.accounts.roles import require
+from rollbook.server.context import ServerContext, caller_of, context_of
+from rollbook.server.db.tables import new_id
+from rollbook.server.db.value_checks import checked_text
+from rollbook.server.http.listing import listing_of, page_parameters
+from rollbook.server.http.openapi import LeanRoute, route
+from rollbook.server.http.requests import json_body
+from rollbook.server.http.responses import Problem, json_response, not_found, wire_time
+from rollbook.server.queries import DeliveryRow, Scope, WebhookRow
+from rollbook.server.webhooks.addresses import LONGEST_URL, AddressRefused, checked_url
+from rollbook.server.webhooks.events import TEST_EVENT, Event, body_of
+from rollbook.server.webhooks.secrets import hash_of, new_salt, secret_of
+
+MOST_WEBHOOKS = 20
+MOST_ON_A_PAGE = 200
+_DEFAULT_ON_A_PAGE = 50
+_BODY_LIMIT = 64 << 10
+
+
+class CreateWebhook(Struct, kw_only=True):
+    url: Annotated[str, Meta(min_length=1, max_length=LONGEST_URL)]
+    """`https` or `http`. Redirects are not followed."""
+    events: Annotated[list[Event], Meta(min_length=1, max_length=10)]
+    description: Annotated[str, Meta(max_length=500)] | None = None
+
+
+class WebhookAnswer(Struct, kw_only=True):
+    id: str
+    url: str
+    events: list[Event]
+    description: str | None
+    created_by: str | None
+    created_at: str
+
+
+class WebhookCreated(WebhookAnswer, kw_only=True):
+    secret: str
+    """Shown once. `Rollbook-Signature: t=<unix>,v1=<hex>` is HMAC-SHA256 with it over `<t>.<body>`."""
+
+
+class WebhookList(Struct):
+    webhooks: list[WebhookAnswer]
+
+
+class WebhookDeleted(Struct):
+    id: str
+    deleted: Literal[True] = True
+
+
+class Attempt(Struct):
+    at: str
+    status_code: int | None
+    """Null: there was no answer."""
+    error: str | None
+    took_ms: int
+
+
+class DeliveryAnswer(Struct, kw_only=True):
+    id: str
+    """Also in `Rollbook-Delivery`: the same one may come more than once."""
+    event: str
+    status: Literal["pending", "delivered", "failed"]
+    attempts: list[Attempt]
+    created_at: str
+    next_attempt_at: str | None
+    finished_at: str | None
+
+
+class DeliveryList(Struct):
+    deliveries: list[DeliveryAnswer]
+    next_cursor: str | None
+
+
+class DeliveryQueued(Struct):
+    delivery_id: str
+    webhook_id: str
+
+
+_create = msgspec.json.Decoder(CreateWebhook)
+
+
+async def create_webhook(request: Request) -> Response:
+    context, caller = context_of(request), await caller_of(request)
+    require(caller, "manage_webhooks")
+    body = await json_body(request, _create, _BODY_LIMIT)
+    _check_url(context, body.url)
+    if body.description is not None:
+        checked_text("webhook", "description", body.description)
+    webhook_id, salt = new_id(), new_salt()
+    secret = secret_of(context.settings.secret, webhook_id, salt)
+    values: dict[str, Any] = {
+        "id": webhook_id,
+        "url": body.url,
+        "events": list(dict.fromkeys(body.events)),
+        "description": body.description,
+        "salt": salt,
+        "secret_hash": hash_of(secret),
+        "created_by": caller.name,
+    }
+
+    def create(scope: Scope) -> WebhookRow:
+        if len(scope.webhooks()) >= MOST_WEBHOOKS:
+            text = f"this organisation has {MOST_WEBHOOKS} webhooks; delete those that nobody needs"
+            raise Problem(409, "too_many_webhooks", text)
+        made = scope.create_webhook(values)
+        note(scope, request, caller, "webhook.created", webhook_id, url=made.url)
+        return made
+
+    made = await context.write(caller, create)
+    created = WebhookCreated(**_answer(made), secret=secret)
+    return json_response(created, 201, {"Cache-Control": "no-store"})
+
+
+def _check_url(context: ServerContext, url: str) -> None:
+    try:
+        checked_url(url, to_private=context.settings.webhooks_to_private)
+    except AddressRefused as error:
+        raise Problem(400, "invalid_value", f"url: {error}", where="$.url") from error
+
+
+async def list_webhooks(request: Request) -> Response:
+    context, caller = context_of(request), await caller_of(request)
+    require(caller, "manage_webhooks")
+    found = await context.read(caller, lambda scope: scope.webhooks())
+    return json_response(WebhookList([WebhookAnswer(**_answer(each)) for each in found]))
+
+
+async def delete_webhook(request: Request) -> Response:
+    context, caller = context_of(request), await caller_of(request)
+    require(caller, "manage_webhooks")
+    webhook_id: str = request.path_params["webhook_id"]
+
+    def delete(scope: Scope) -> None:
+        if not scope.delete_webhook(webhook_id):
+            raise not_found("webhook")
+        note(scope, request, caller, "webhook.deleted", webhook_id)
+
+    await context.write(caller, delete)
+    return json_response(WebhookDeleted(webhook_id))
+
+
+async def list_deliveries(request: Request) -> Response:
+    context, caller = context_of(request), await caller_of(request)
+    require(caller, "manage_webhooks")
+    asked = listing_of(request.query_params, limit=_DEFAULT_ON_A_PAGE, most=MOST_ON_A_PAGE)
+    webhook_id: str = request.path_params["webhook_id"]
+
+    def find(scope: Scope) -> tuple[list[DeliveryRow], str | None]:
+        if scope.webhook(webhook_id) is None:
+            raise not_found("webhook")
+        return scope.deliveries(webhook_id, asked.cursor, asked.limit)
+
+    found, following = await context.read(caller, find)
+    return json_response(DeliveryList([_delivery(each) for each in found], following))
+
+
+async def send_test_event(request: Request) -> Response:
+    """Goes the way of every other event: signed, tried again, in the log."""
+    context, caller = context_of(request), await caller_of(request)
+    require(caller, "manage_webhooks")
+    webhook_id: str = request.path_params["webhook_id"]
+
+    def queue(scope: Scope) -> DeliveryRow:
+        data = {"webhook_id": webhook_id, "asked_by": caller.name}
+        queued = scope.enqueue(
+            webhook_id,
+            TEST_EVENT,
+            lambda delivery: body_of(delivery, TEST_EVENT, scope.org_id, data),
+        )
+        if queued is None:
+            raise not_found("webhook")
+        return queued
+
+    queued = await context.write(caller, queue)
+    context.deliveries_wanted.put_nowait(caller.org_id)
+    return json_response(DeliveryQueued(queued.id, webhook_id), 202)
+
+
+def _answer(row: WebhookRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "url": row.url,
+        "events": row.events,
+        "description": row.description,
+        "created_by": row.created_by,
+        "created_at": wire_time(row.created_at_us),
+    }
+
+
+def _delivery(row: DeliveryRow) -> DeliveryAnswer:
+    waits = row.status == "pending"
+    return DeliveryAnswer(
+        id=row.id,
+        event=row.event,
+        status=row.status,  # type: ignore[arg-type]
+        attempts=[
+            Attempt(wire_time(each["at_us"]), each["status_code"], each["error"], each["took_ms"])
+            for each in row.tries
+        ],
+        created_at=wire_time(row.created_at_us),
+        next_attempt_at=wire_time(row.next_attempt_at_us) if waits else None,
+        finished_at=None if row.finished_at_us is None else wire_time(row.finished_at_us),
+    )
+
+
+_HOOK = "/api/webhooks/{webhook_id}"
+
+routes: tuple[LeanRoute, ...] = (
+    route(
+        "POST",
+        "/api/webhooks",
+        create_webhook,
+        summary="Makes a webhook; its secret is shown once.",
+        takes=CreateWebhook,
+        gives=WebhookCreated,
+        status=201,
+        errors=(403, 409),
+        tag="webhooks",
+    ),
+    route(
+        "GET",
+        "/api/webhooks",
+        list_webhooks,
+        summary="Webhooks of the organisation, the oldest first.",
+        gives=WebhookList,
+        errors=(403,),
+        tag="webhooks",
+    ),
+    route(
+        "DELETE",
+        _HOOK,
+        delete_webhook,
+        summary="Deletes a webhook and its log; nothing more is sent to it.",
+        gives=WebhookDeleted,
+        errors=(403, 404),
+        tag="webhooks",
+    ),
+    route(
+        "GET",
+        f"{_HOOK}/deliveries",
+        list_deliveries,
+        summary="What a webhook was told or is still to be told, the newest first, with every attempt.",
+        gives=DeliveryList,
+        errors=(400, 403, 404),
+        parameters=page_parameters(MOST_ON_A_PAGE),
+        tag="webhooks",
+    ),
+    route(
+        "POST",
+        f"{_HOOK}/test",
+        send_test_event,
+        summary="Sends a `webhook.test` event, as it would any other.",
+        gives=DeliveryQueued,
+        status=202,
+        errors=(403, 404),
+        tag="webhooks",
+    ),
+)

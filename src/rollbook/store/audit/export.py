@@ -1,0 +1,143 @@
+"""A table of a store as a file for other programs: Parquet, CSV or JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.errors import ConfigurationError
+from rollbook.files import atomic_write
+from rollbook.store.audit.frames import arrow_table, table_columns
+from rollbook.store.audit.rows import Coded, plain, word_of
+from rollbook.store.schema import TABLES
+
+if TYPE_CHECKING:
+    from rollbook.store.reader import RolloutZarrStoreReader
+
+Array = NDArray[Any]
+FORMATS = (".parquet", ".csv", ".jsonl")
+_BLOCK_ROWS = 1 << 14
+"""Rows that are Python objects at one time."""
+
+
+def export_table(
+    reader: RolloutZarrStoreReader,
+    table: str,
+    path: str | os.PathLike[str],
+    *,
+    columns: Sequence[str] | None = None,
+    decode: bool = True,
+    replace: bool = False,
+) -> int:
+    """Writes a table, or some of its columns; the name of the file says how. Gives back the number of rows.
+
+    Decoded, codes are words. In CSV and JSON lines what is not a finite number is empty; CSV has a column for every
+    place of a vector.
+    """
+    suffix = Path(path).suffix
+    if suffix not in FORMATS:
+        raise ConfigurationError(
+            message=f"{os.fspath(path)}: cannot tell the format from {suffix!r}; name it {', '.join(FORMATS)}"
+        )
+    chosen = table_columns(reader, table, columns)
+    rows = len(next(iter(chosen.values())))
+    if suffix == ".parquet":
+        content = arrow_table(reader, table, tuple(chosen), decode)
+        with atomic_write(path, replace=replace) as stream:
+            _write_parquet(content, stream)
+        return rows
+    with atomic_write(path, replace=replace) as stream:
+        write = _write_csv if suffix == ".csv" else _write_jsonl
+        write(stream, chosen, _blocks(reader, table, chosen, rows, decode))
+    return rows
+
+
+def _write_parquet(content: Any, stream: BinaryIO) -> None:
+    from pyarrow import parquet
+
+    parquet.write_table(content, stream, compression="zstd")
+
+
+def _blocks(
+    reader: RolloutZarrStoreReader, table: str, chosen: dict[str, Array], rows: int, decode: bool
+) -> Iterator[list[list[Any]]]:
+    """The columns as lists, some rows at a time."""
+    dictionaries = {name: TABLES[table].columns[name].words for name in chosen}
+    for start in range(0, rows, _BLOCK_ROWS):
+        block = {name: values[start : start + _BLOCK_ROWS] for name, values in chosen.items()}
+        yield [
+            plain(Coded(values, word_of(reader.words(words))))
+            if decode and (words := dictionaries[name]) is not None
+            else _listed(values)
+            for name, values in block.items()
+        ]
+
+
+def _listed(values: Array) -> list[Any]:
+    if values.ndim == 1:
+        return plain(values)
+    if values.dtype == np.uint8:
+        return [row.tobytes().hex() for row in values]
+    flat = plain(values.reshape(-1))
+    return _folded(flat, values.shape[1:])
+
+
+def _folded(flat: list[Any], shape: tuple[int, ...]) -> list[Any]:
+    """Lists of lists, the last axis innermost."""
+    for size in reversed(shape):
+        flat = [flat[at : at + size] for at in range(0, len(flat), size)]
+    return flat
+
+
+def _write_jsonl(
+    stream: BinaryIO, chosen: dict[str, Array], blocks: Iterator[list[list[Any]]]
+) -> None:
+    names = tuple(chosen)
+    for block in blocks:
+        lines = (
+            json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, allow_nan=False)
+            for row in zip(*block, strict=True)
+        )
+        stream.write(("\n".join(lines) + "\n").encode())
+
+
+def _write_csv(
+    stream: BinaryIO, chosen: dict[str, Array], blocks: Iterator[list[list[Any]]]
+) -> None:
+    wide = {name: _width(name, values) for name, values in chosen.items()}
+    header = [
+        name if width is None else f"{name}_{place}"
+        for name, width in wide.items()
+        for place in range(width or 1)
+    ]
+    text = io.TextIOWrapper(stream, "utf-8", newline="")
+    writer = csv.writer(text)
+    writer.writerow(header)
+    for block in blocks:
+        flat = [
+            each
+            for width, values in zip(wide.values(), block, strict=True)
+            for each in ([values] if width is None else zip(*values, strict=True))
+        ]
+        writer.writerows(zip(*flat, strict=True))
+    # the stream is the caller's to close
+    text.detach()
+
+
+def _width(name: str, values: Array) -> int | None:
+    """How many columns a vector takes; None for one that is a single value."""
+    if values.ndim == 1 or values.dtype == np.uint8:
+        return None
+    if values.ndim > 2:
+        raise ConfigurationError(
+            message=f"{name} is an image per row, which CSV cannot hold; use .parquet, or --columns without it"
+        )
+    return int(values.shape[1])

@@ -1,0 +1,57 @@
+"""Where a store comes from, in a few lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rollbook.store.audit.rows import Coded, groups_of, word_of
+
+if TYPE_CHECKING:
+    from rollbook.store.reader import RolloutZarrStoreReader
+
+
+def provenance(reader: RolloutZarrStoreReader) -> dict[str, str]:
+    """Where a store comes from, as far as it says so. What it does not say is left out."""
+    manifest = reader.manifest()["manifest"]
+    generation = manifest.get("generation") or {}
+    runtime = generation.get("runtime") or {}
+    said = {
+        "schema": f"{reader.attrs['schema_id']} {reader.attrs['schema_version']}",
+        "profile": reader.attrs.get("profile"),
+        "created": reader.attrs.get("created_at_utc"),
+        "policies": _policies(reader),
+        "split": reader.attrs.get("source_split"),
+        "scenes": _scenes(manifest),
+        "protocol": reader.attrs.get("target_protocol_version"),
+        "discount": reader.attrs.get("discount_gamma"),
+        "source store": reader.attrs.get("source_offline_store_version"),
+        "code": _code(runtime),
+        "config": (generation.get("invocation") or {}).get("config_path"),
+        "content": manifest.get("content_sha256"),
+        "manifest": reader.attrs.get("manifest_sha256"),
+    }
+    return {name: str(value) for name, value in said.items() if value not in (None, "")}
+
+
+def _policies(reader: RolloutZarrStoreReader) -> str:
+    groups = groups_of(Coded(reader.array("rollouts/policy_id"), word_of(reader.words("policy"))))
+    counted = zip(groups.keys, groups.counts(), strict=True)
+    return ", ".join(f"{name or 'unknown'} ({count:,})" for name, count in counted)
+
+
+def _scenes(manifest: Mapping[str, Any]) -> str | None:
+    scenes = (manifest.get("source_coverage") or {}).get("scene_counts")
+    return None if not isinstance(scenes, Mapping) else f"{len(scenes):,}"
+
+
+def _code(runtime: Mapping[str, Any]) -> str | None:
+    git = runtime.get("git") or {}
+    version = (runtime.get("packages") or {}).get("rollbook")
+    parts = [f"rollbook {version}" if version else None, str(git.get("commit") or "")[:12]]
+    said = " · ".join(str(each) for each in parts if each)
+    return (
+        f"{said} with {git['dirty_path_count']} changed files"
+        if said and git.get("dirty")
+        else said
+    )

@@ -1,0 +1,151 @@
+"""Checks of the files: each one the manifest lists is there in its size, and no other. Deep: and with its bytes."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rollbook.digest import checksum
+from rollbook.store.checks.violation import Violation
+from rollbook.store.manifest import (
+    ROLLOUT_MANIFEST_FILENAME,
+    ROLLOUT_MANIFEST_VERSION,
+    FileSums,
+    content_sha256,
+)
+from rollbook.store.store_columns import NotUsable, StoreColumns
+
+_SEALED = frozenset({ROLLOUT_MANIFEST_FILENAME, "zarr.json"})
+"""Not in the list: the manifest cannot list itself, and opening the store compares both with each other."""
+_LARGE = 1 << 20
+_THREADS = 4
+_TOO_MANY = 20
+
+
+def check_manifest_fields(columns: StoreColumns) -> Iterator[Violation]:
+    manifest = columns.reader.manifest()["manifest"]
+    expected = {
+        "manifest_version": ROLLOUT_MANIFEST_VERSION,
+        "schema_id": columns.attrs.get("schema_id"),
+        "schema_version": columns.attrs.get("schema_version"),
+        "content_sha256": content_sha256(_listed(columns)),
+    }
+    for name, value in expected.items():
+        if manifest.get(name) != value:
+            yield Violation(
+                "manifest_field",
+                "",
+                f"the manifest's {name} is {manifest.get(name)!r}, not {value!r}",
+            )
+
+
+def check_files(columns: StoreColumns) -> Iterator[Violation]:
+    """Sizes only: what a copy that stopped half-way, or a hand in the folder, leaves behind."""
+    listed = _listed(columns)
+    found = dict(_files_below(columns.reader.store_dir, ""))
+    yield from _at_most(
+        Violation("missing_file", _table(path), f"{path} is missing; copy the store again")
+        for path in sorted(listed.keys() - found.keys())
+    )
+    yield from _at_most(
+        Violation(
+            "wrong_file_size",
+            _table(path),
+            f"{path} has {found[path]} bytes, the manifest says {listed[path][0]}; copy the store again",
+        )
+        for path in sorted(listed.keys() & found.keys())
+        if found[path] != listed[path][0]
+    )
+    yield from _at_most(
+        Violation("unlisted_file", _table(path), f"{path} is not in the manifest; remove it")
+        for path in sorted(found.keys() - listed.keys() - _SEALED)
+    )
+
+
+def check_checksums(columns: StoreColumns) -> Iterator[Violation]:
+    """Every byte of every listed file, so that one flipped bit is found."""
+    if not columns.deep:
+        return
+    listed = _listed(columns)
+    sums = _checksums(f"{columns.reader.store_dir}{os.sep}", listed)
+    yield from _at_most(
+        Violation(
+            "checksum_mismatch",
+            _table(path),
+            f"the bytes of {path} are not those that were written; copy the store again",
+        )
+        for path in sorted(sums)
+        if sums[path] not in (listed[path][1], None)
+    )
+
+
+def _listed(columns: StoreColumns) -> FileSums:
+    files = columns.reader.manifest()["manifest"].get("files")
+    try:
+        return {path: (int(size), str(digest)) for path, (size, digest) in files.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise NotUsable(f"the manifest has no list of files: {error}") from error
+
+
+def _files_below(folder: Path, prefix: str) -> Iterator[tuple[str, int]]:
+    """Every file with its size; a link counts as what it is, not as what it points to."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = f"{prefix}{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files_below(folder / entry.name, f"{name}/")
+            else:
+                yield name, entry.stat(follow_symlinks=False).st_size
+
+
+def _checksums(folder: str, listed: FileSums) -> dict[str, str | None]:
+    """Large files on several threads; small ones cost less than handing them over."""
+    large = [path for path, (size, _) in listed.items() if size >= _LARGE]
+    small = [path for path, (size, _) in listed.items() if size < _LARGE]
+    with ThreadPoolExecutor(_THREADS) as threads:
+        actual = threads.map(lambda path: _checksum_of(folder + path), large)
+        sums = dict(zip(large, actual, strict=True))
+    return sums | {path: _checksum_of(folder + path) for path in small}
+
+
+def _checksum_of(path: str) -> str | None:
+    """None where there is no such file, which is another violation."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return "unreadable"
+    try:
+        return _checksum_of_open(descriptor, os.fstat(descriptor).st_size)
+    except OSError:
+        return "unreadable"
+    finally:
+        os.close(descriptor)
+
+
+def _checksum_of_open(descriptor: int, size: int) -> str:
+    if size < _LARGE:
+        return checksum(os.read(descriptor, size))
+    with (
+        mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ) as pages,
+        memoryview(pages) as data,
+    ):
+        return checksum(data)
+
+
+def _table(path: str) -> str:
+    return path.split("/")[0] if "/" in path else ""
+
+
+def _at_most(violations: Iterator[Violation]) -> Iterator[Violation]:
+    """A store that lost everything has thousands of these; the first ones tell as much."""
+    for number, violation in enumerate(violations):
+        if number == _TOO_MANY:
+            left = 1 + sum(1 for _ in violations)
+            yield Violation(violation.code, "", f"and {left} more files")
+            return
+        yield violation

@@ -1,0 +1,199 @@
+"""Validation: a list of small checks, each yielding what it finds. All of them run; none stops the others."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rollbook.errors import ChecksumMismatch, UnsupportedVersion
+from rollbook.store.checks import derived as checks_derived
+from rollbook.store.checks import files as checks_files
+from rollbook.store.checks import labels as checks_labels
+from rollbook.store.checks import links as checks_links
+from rollbook.store.checks import poses as checks_poses
+from rollbook.store.checks import provenance as checks_provenance
+from rollbook.store.checks import rasters as checks_rasters
+from rollbook.store.checks import selection as checks_selection
+from rollbook.store.checks import structure as checks_structure
+from rollbook.store.checks.violation import Violation
+from rollbook.store.manifest import ROLLOUT_MANIFEST_FILENAME
+from rollbook.store.reader import RolloutZarrStoreReader
+from rollbook.store.schema import ROLLOUT_ZARR_SCHEMA_ID, ROLLOUT_ZARR_SCHEMA_VERSION
+from rollbook.store.store_columns import UNREADABLE, NotUsable, StoreColumns
+
+Check: TypeAlias = Callable[[StoreColumns], Iterator[Violation]]
+
+CHECKS: tuple[Check, ...] = (
+    checks_files.check_manifest_fields,
+    checks_files.check_files,
+    checks_files.check_checksums,
+    checks_structure.check_groups,
+    checks_structure.check_columns,
+    checks_structure.check_optional_columns,
+    checks_structure.check_counts,
+    checks_structure.check_dictionaries,
+    checks_structure.check_codes,
+    checks_links.check_row_ids,
+    checks_links.check_step_counts,
+    checks_links.check_candidate_counts,
+    checks_links.check_step_offsets,
+    checks_links.check_candidate_offsets,
+    checks_links.check_step_links,
+    checks_links.check_candidate_links,
+    checks_links.check_diagnostics,
+    checks_links.check_source_links,
+    checks_links.check_target_links,
+    checks_links.check_one_source_per_target,
+    checks_links.check_rollout_sources,
+    checks_links.check_parents,
+    checks_provenance.check_root_attrs,
+    checks_provenance.check_required_words,
+    checks_provenance.check_rollout_ids,
+    checks_provenance.check_one_split,
+    checks_provenance.check_source_shards,
+    checks_provenance.check_lineage_versions,
+    checks_provenance.check_lineage_digests,
+    checks_provenance.check_target_validity,
+    checks_provenance.check_target_primary_reasons,
+    checks_provenance.check_target_labels,
+    checks_provenance.check_target_names,
+    checks_selection.check_valid_counts,
+    checks_selection.check_compact_indices,
+    checks_selection.check_one_selected,
+    checks_selection.check_selected_ids,
+    checks_selection.check_probabilities,
+    checks_selection.check_log_probabilities,
+    checks_selection.check_proposals,
+    checks_selection.check_reasons,
+    checks_selection.check_primary_reasons,
+    checks_selection.check_path_collisions,
+    checks_selection.check_reason_codes,
+    checks_labels.check_labels_on_invalid,
+    checks_labels.check_label_masks,
+    checks_labels.check_cumulative,
+    checks_labels.check_finals,
+    checks_labels.check_termination,
+    checks_poses.check_root_poses,
+    checks_poses.check_candidate_poses,
+    checks_poses.check_relative_poses,
+    checks_derived.check_q_h,
+    checks_derived.check_returns,
+    checks_derived.check_q_h_rules,
+    checks_derived.check_derived_attrs,
+    checks_rasters.check_depth_rows,
+    checks_rasters.check_depth_cameras,
+    checks_rasters.check_depth_pixels,
+    checks_rasters.check_crop_rows,
+    checks_rasters.check_crop_candidates,
+    checks_rasters.check_crop_points,
+    checks_rasters.check_payload_attrs,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutZarrValidationResult:
+    """What a store holds, and everything that is wrong with it."""
+
+    store_dir: Path
+    num_rollouts: int
+    num_steps: int
+    num_candidates: int
+    violations: tuple[Violation, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+    @property
+    def errors(self) -> list[str]:
+        """The violations as sentences."""
+        return [str(violation) for violation in self.violations]
+
+
+def validate_rollout_zarr_store(
+    store_dir: str | os.PathLike[str], *, deep: bool = False
+) -> RolloutZarrValidationResult:
+    """Everything that is wrong with a store. `deep` also reads every byte and compares it with its checksum.
+
+    Nothing is raised for a bad store, not even for a folder that is none: that is a violation with zero counts.
+    """
+    folder = Path(store_dir).resolve()
+    try:
+        reader = RolloutZarrStoreReader(folder)
+    except UNREADABLE as error:
+        return RolloutZarrValidationResult(folder, 0, 0, 0, tuple(_unopened(folder, error)))
+    columns = StoreColumns(reader, deep=deep)
+    with np.errstate(
+        all="ignore"
+    ):  # a bad store may hold any numbers; what comes of them is compared
+        found = [violation for check in CHECKS for violation in _run(check, columns)]
+    return RolloutZarrValidationResult(
+        folder,
+        columns.rows("rollouts") or 0,
+        columns.rows("steps") or 0,
+        columns.rows("candidates") or 0,
+        tuple(found),
+    )
+
+
+def _run(check: Check, columns: StoreColumns) -> Iterator[Violation]:
+    try:
+        yield from check(columns)
+    except NotUsable as missing:
+        name = check.__name__.removeprefix("check_").replace("_", " ")
+        yield Violation("not_checked", "", f"{name} could not be checked: {missing}")
+
+
+# -------------------------------------------------------------------------- stores that do not open
+
+
+def _unopened(folder: Path, error: Exception) -> Iterator[Violation]:
+    """Why a store cannot be opened; a version that does not fit is named even when something else came first."""
+    attrs = _root_attributes(folder)
+    if attrs is None:
+        yield Violation("not_a_store", "", str(error))
+        return
+    yield from _schema_violations(attrs)
+    if isinstance(error, UnsupportedVersion):
+        return
+    if isinstance(error, ChecksumMismatch):
+        yield Violation("manifest_mismatch", "", f"{error}; copy the store again")
+    elif not (folder / ROLLOUT_MANIFEST_FILENAME).is_file():
+        yield Violation(
+            "manifest_missing", "", f"{error}; the store was never finished, or lost it"
+        )
+    else:
+        yield Violation("manifest_unreadable", "", str(error))
+
+
+def _root_attributes(folder: Path) -> dict[str, Any] | None:
+    """None where the folder does not claim to be a store."""
+    try:
+        attrs = json.loads((folder / "zarr.json").read_bytes())["attributes"]
+    except UNREADABLE:
+        return None
+    claims = isinstance(attrs, dict) and ("schema_id" in attrs or "manifest_sha256" in attrs)
+    return attrs if claims else None
+
+
+def _schema_violations(attrs: dict[str, Any]) -> Iterator[Violation]:
+    schema_id, version = attrs.get("schema_id"), attrs.get("schema_version")
+    if schema_id != ROLLOUT_ZARR_SCHEMA_ID:
+        yield Violation(
+            "schema_id",
+            "",
+            f"its schema is {schema_id!r}, this release reads {ROLLOUT_ZARR_SCHEMA_ID!r}",
+        )
+    elif version != ROLLOUT_ZARR_SCHEMA_VERSION:
+        yield Violation(
+            "schema_version",
+            "",
+            f"its schema version is {version!r}, this release reads {ROLLOUT_ZARR_SCHEMA_VERSION!r}; "
+            "`rollbook store migrate` brings older stores up to date",
+        )

@@ -1,0 +1,171 @@
+"""`rollbook generate`, as typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.generate.tiny_source import tiny_source
+
+ROLLBOOK = Path(sys.executable).with_name("rollbook")
+SMOKE = Path(__file__).parents[2] / "examples" / "generate" / "smoke.toml"
+
+
+def rollbook(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [ROLLBOOK, "generate", *map(str, words)], cwd=cwd, capture_output=True, text=True
+    )
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("generate")
+    run = rollbook(
+        *("run", "--config", SMOKE, "--source", tiny_source(), "--out", "smoke.zarr"), cwd=folder
+    )
+    return folder, run
+
+
+def test_run_writes_a_store_and_says_what_came_of_it(
+    done: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, run = done
+    assert run.returncode == 0, run.stderr
+    assert "2 rollouts, 4 steps, 240 candidates" in run.stdout
+    assert "rollbook store audit" in run.stdout
+    assert (folder / "smoke.zarr" / "manifest.json").exists()
+
+
+def test_the_manifest_keeps_the_config_as_it_was_typed(
+    done: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    manifest = json.loads((done[0] / "smoke.zarr" / "manifest.json").read_bytes())
+    invocation = manifest["generation"]["invocation"]
+    assert invocation["mode"] == "cli"
+    assert invocation["raw_toml_text"] == SMOKE.read_text()
+    names = [
+        each["name"]
+        for each in manifest["generation"]["writer_config"]["candidate_mixture"]["components"]
+    ]
+    assert names == ["forward_local", "target_bearing_local", "lateral_target_bypass"]
+
+
+def test_an_existing_store_is_left_alone_unless_told(
+    done: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, _ = done
+    words = ("run", "--config", SMOKE, "--source", tiny_source(), "--out", "smoke.zarr")
+    refused = rollbook(*words, cwd=folder)
+    assert refused.returncode == 1
+    assert "--replace replaces it" in refused.stderr
+    replaced = rollbook(*words, "--replace", "--json", cwd=folder)
+    assert replaced.returncode == 0, replaced.stderr
+    said = json.loads(replaced.stdout)
+    assert (said["rollouts"], said["candidates"]) == (2, 240)
+    assert said["skipped_reasons"]["max_targets_per_sample"] >= 1
+
+
+def test_replace_is_not_offered_to_who_has_given_it(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letters").write_text("dear")
+    words = ("--config", SMOKE, "--source", tiny_source(), "--out", "mine", "--replace")
+    refused = rollbook("run", *words, cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "it is not a store, so it stays" in refused.stderr
+    assert (tmp_path / "mine" / "letters").read_text() == "dear"
+
+
+@pytest.mark.slow
+def test_a_policy_of_this_folder_is_found_by_workers_too(tmp_path: Path) -> None:
+    (tmp_path / "near.py").write_text(
+        "def policy(features, names, valid, context):\n"
+        "    print('near')\n"
+        "    return -features[:, names.index('dist_target')].astype('f8')\n"
+    )
+    (tmp_path / "timeit.py").write_text("raise SystemExit('not what numba meant to import')")
+    (tmp_path / "own.toml").write_text(
+        SMOKE.read_text().replace("max_samples = 1", "max_samples = 2")
+        + 'scorer = "near:policy"\n'  # of the last recipe
+    )
+    words = ("run", "--config", "own.toml", "--source", tiny_source(), "--json", "--replace")
+    alone, shared = (
+        json.loads(rollbook(*words, "--workers", count, cwd=tmp_path).stdout) for count in (1, 2)
+    )
+    assert alone["rollouts"] == 4
+    assert alone["content_sha256"] == shared["content_sha256"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_interrupted_run_says_nothing_and_leaves_nothing(tmp_path: Path, workers: int) -> None:
+    words = ("run", "--config", SMOKE, "--source", tiny_source(), "--out", "x.zarr")
+    with subprocess.Popen(
+        [ROLLBOOK, "generate", *map(str, words), "--workers", str(workers)],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as run:
+        while not list(tmp_path.glob(".x.zarr.stage-*")):
+            assert run.poll() is None
+            time.sleep(0.02)
+        os.killpg(run.pid, signal.SIGINT)
+        said = run.communicate(timeout=60)[1]
+    assert run.returncode == 130
+    assert "Traceback" not in said
+    assert [each.name for each in tmp_path.iterdir()] == [".x.zarr.lock"]
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    words = ("run", "--config", SMOKE, "--source", tiny_source(), "--out", "x.zarr", "--dry-run")
+    run = rollbook(*words, "--json", cwd=tmp_path)
+    plan = json.loads(run.stdout)
+    assert (plan["source_rows"], plan["candidates_per_node"]) == (1, 60)
+    assert plan["recipes"] == ["random_valid", "oracle_greedy"]
+    assert "would write" in rollbook(*words, cwd=tmp_path).stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_compare_prints_gains_and_intervals(tmp_path: Path) -> None:
+    words = ("compare", "--config", SMOKE, "--source", tiny_source(), "--horizon", 1)
+    run = rollbook(*words, "--policies", "random,greedy", "--json", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    random, greedy = json.loads(run.stdout)["policies"]
+    assert (random["policy"], greedy["versus"]) == ("random", "random")
+    assert greedy["target_gain"] >= random["target_gain"]
+    shown = rollbook(*words, "--policies", "random,greedy", cwd=tmp_path).stdout
+    assert "minus random" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "--config", "nowhere.toml"], "cannot be read"),
+        (["run", "--config", SMOKE, "--source", "nowhere"], "not_a_source_store"),
+        (["compare", "--config", SMOKE, "--policies", "random,random"], "different names"),
+        (["compare", "--config", SMOKE, "--policies", "unheard_of"], "unheard_of"),
+        (["compare", "--config", SMOKE, "--versus", "unheard_of"], "versus is 'unheard_of'"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, words: list[object], said: str) -> None:
+    given = (
+        words if "--source" in words or words[0] == "run" else [*words, "--source", tiny_source()]
+    )
+    run = rollbook(*given, cwd=tmp_path)
+    assert run.returncode in (1, 2)
+    assert said in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "preview", "compare"])
+def test_help_teaches(command: str, tmp_path: Path) -> None:
+    shown = rollbook(command, "--help", cwd=tmp_path).stdout
+    assert "--config" in shown
+    assert "--source" in shown

@@ -1,0 +1,290 @@
+"""What only a network can do wrong: servers that are down, busy, or gone in mid-sentence; and who we are to S3."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from rollbook.errors import ConfigurationError
+from rollbook.server.blobs.interface import BlobStore, BlobStoreUnavailable, open_blobs
+from rollbook.server.blobs.s3_credentials import S3Place
+from tests.server.blob_servers import (
+    ACCESS_KEY,
+    BUCKET,
+    REGION,
+    SECRET,
+    SECRET_KEY,
+    BadLine,
+    Served,
+    free_port,
+    rclone_server,
+)
+
+pytestmark = pytest.mark.anyio
+KEY = "episodes/org/ep/video.mp4"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def rclone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with rclone_server(tmp_path_factory.mktemp("rclone")) as server:
+        yield server
+
+
+@pytest.fixture
+def line(rclone: Served) -> Iterator[BadLine]:
+    line = BadLine(rclone.port)
+    yield line
+    line.close()
+
+
+@pytest.fixture(autouse=True)
+def in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    monkeypatch.setenv("AWS_REGION", REGION)
+
+
+def opened(endpoint: str, bucket: str = BUCKET) -> BlobStore:
+    return open_blobs(f"s3://{bucket}/below/here", secret=SECRET, s3_endpoint=endpoint)
+
+
+@pytest.fixture
+async def blobs(line: BadLine) -> AsyncIterator[BlobStore]:
+    store = opened(line.url)
+    yield store
+    await store.close()
+
+
+async def chunks(*pieces: bytes) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+async def put(blobs: BlobStore, data: bytes) -> None:
+    await blobs.put(KEY, chunks(data), content_type="video/mp4")
+
+
+def noise(size: int) -> bytes:
+    return hashlib.shake_128(b"").digest(size)
+
+
+# ----------------------------------------------------------------------------------------- bad lines
+
+
+async def test_a_server_that_is_busy_for_a_moment_is_asked_again(
+    blobs: BlobStore, line: BadLine
+) -> None:
+    line.refuse = 2
+    await put(blobs, b"x")
+    assert line.refuse == 0
+    line.refuse = 2
+    assert await blobs.sha256(KEY) == hashlib.sha256(b"x").hexdigest()
+
+
+async def test_a_server_that_stays_busy_is_unavailable_and_then_works_again(
+    blobs: BlobStore, line: BadLine
+) -> None:
+    line.refuse = 4
+    with pytest.raises(BlobStoreUnavailable, match="503"):
+        await put(blobs, b"x")
+    assert line.connections == 4
+    await put(blobs, b"x")
+
+
+async def test_a_download_that_is_cut_off_goes_on_where_it_stopped(
+    blobs: BlobStore, line: BadLine
+) -> None:
+    data = noise(3_000_000)
+    await put(blobs, data)
+    await blobs.close()
+    line.cut = [1_000_000, 700_000, 0]
+    fresh = opened(line.url)
+    assert await fresh.sha256(KEY) == hashlib.sha256(data).hexdigest()
+    assert line.cut == []
+    await fresh.close()
+
+
+async def test_a_download_that_is_cut_off_again_and_again_is_given_up(
+    blobs: BlobStore, line: BadLine
+) -> None:
+    await put(blobs, noise(3_000_000))
+    await blobs.close()
+    line.cut = [100_000] * 20
+    fresh = opened(line.url)
+    with pytest.raises(BlobStoreUnavailable):
+        await fresh.sha256(KEY)
+    await fresh.close()
+
+
+async def test_a_download_whose_object_was_replaced_is_not_pieced_together(
+    blobs: BlobStore, line: BadLine
+) -> None:
+    await put(blobs, b"a" * 3_000_000)
+    await blobs.close()
+    line.cut = [1_000_000]
+    fresh = opened(line.url)
+    stream = await fresh.read(KEY)
+    seen = {(await anext(stream))[:1]}
+    await put(fresh, b"b" * 3_000_000)
+
+    async def rest() -> None:
+        async for chunk in stream:
+            seen.add(chunk[:1])
+
+    with pytest.raises(BlobStoreUnavailable, match="replaced"):
+        await rest()
+    assert seen == {b"a"}
+    await fresh.close()
+
+
+async def test_a_completion_whose_answer_was_lost_is_not_taken_for_a_failure(
+    blobs: BlobStore, line: BadLine
+) -> None:
+    upload = await blobs.start_multipart(KEY, content_type="video/mp4")
+    url = await blobs.presign_part(KEY, upload, 1, ttl_s=60, base_url="")
+    assert httpx.put(url, content=b"only").status_code == 200
+    parts = await blobs.parts(KEY, upload)
+    await blobs.close()
+    line.cut = [0]
+    fresh = opened(line.url)
+    info = await fresh.complete_multipart(KEY, upload, parts)
+    assert (line.cut, info.size) == ([], 4)
+    assert await fresh.sha256(KEY) == hashlib.sha256(b"only").hexdigest()
+    await fresh.close()
+
+
+async def test_a_server_that_is_down_is_unavailable_and_found_again(tmp_path: Path) -> None:
+    with rclone_server(tmp_path) as server:
+        blobs = opened(server.url)
+        await put(blobs, b"x")
+        server.kill()
+        attempts = [put(blobs, b"y"), blobs.head(KEY), blobs.read(KEY), blobs.check()]
+        results = await asyncio.gather(*attempts, return_exceptions=True)
+        assert {type(result) for result in results} == {BlobStoreUnavailable}
+        server.start()
+        assert await blobs.sha256(KEY) == hashlib.sha256(b"x").hexdigest()
+        await blobs.check()
+        await blobs.close()
+
+
+# -------------------------------------------------------------------------------------- who we are
+
+
+async def test_a_wrong_secret_is_explained_without_being_shown(
+    rclone: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "open-sesame")
+    blobs = opened(rclone.url)
+    for attempt in (
+        blobs.check(),
+        put(blobs, b"x"),
+        blobs.start_multipart(KEY, content_type="a/b"),
+    ):
+        with pytest.raises(BlobStoreUnavailable, match="check the credentials") as refused:
+            await attempt
+        assert "sesame" not in str(refused.value)
+    await blobs.close()
+
+
+async def test_a_missing_bucket_is_named(rclone: Served) -> None:
+    blobs = opened(rclone.url, "no-such-bucket")
+    for attempt in (blobs.check(), put(blobs, b"x"), blobs.read(KEY)):
+        with pytest.raises(BlobStoreUnavailable, match="'no-such-bucket'"):
+            await attempt
+    await blobs.close()
+
+
+async def test_objects_lie_below_the_prefix(rclone: Served) -> None:
+    blobs = opened(rclone.url)
+    await put(blobs, b"x")
+    above = open_blobs(f"s3://{BUCKET}", secret=SECRET, s3_endpoint=rclone.url)
+    found = [info.key async for info in above.list("")]
+    assert f"below/here/{KEY}" in found
+    assert all(key.startswith("below/here/") for key in found)
+    await blobs.close()
+    await above.close()
+
+
+async def test_no_signature_reaches_the_logs(
+    rclone: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    blobs = opened(rclone.url)
+    await put(blobs, b"x")
+    await blobs.sha256(KEY)
+    await blobs.close()
+    assert "HTTP Request" in caplog.text
+    assert "Signature=" not in caplog.text
+
+
+async def test_a_presigned_url_needs_no_other_secret_and_shows_none(rclone: Served) -> None:
+    blobs = opened(rclone.url)
+    url = await blobs.presign_put(KEY, content_type="video/mp4", ttl_s=60, base_url="ignored")
+    assert SECRET_KEY not in url
+    assert parse_qs(urlsplit(url).query)["X-Amz-SignedHeaders"] == ["content-type;host"]
+    answer = httpx.put(url, content=b"x", headers={"Content-Type": "video/mp4"})
+    assert answer.status_code == 200
+    await blobs.close()
+
+
+NOBODY = {"AWS_CONFIG_FILE": "/nowhere", "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+def test_without_credentials_one_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    for name, value in NOBODY.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match="AWS_ACCESS_KEY_ID"):
+        opened("http://127.0.0.1:1")
+
+
+async def test_a_profile_is_used_where_boto3_finds_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rclone: Served
+) -> None:
+    profile = tmp_path / "credentials"
+    profile.write_text(
+        f"[default]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n"
+    )
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profile))
+    for name, value in NOBODY.items():
+        monkeypatch.setenv(name, value)
+    blobs = opened(rclone.url)
+    await blobs.check()
+    await blobs.close()
+
+
+def test_the_bucket_is_addressed_as_its_server_expects() -> None:
+    known = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+
+    def url(bucket: str, endpoint: str | None = None, **environment: str) -> str:
+        return S3Place.from_environment(bucket, endpoint, {**known, **environment}).url("k")
+
+    assert url("bucket") == "https://bucket.s3.us-east-1.amazonaws.com/k"
+    assert url("a.b", AWS_DEFAULT_REGION="eu-west-1") == "https://s3.eu-west-1.amazonaws.com/a.b/k"
+    assert url("bucket", "https://minio/") == "https://minio/bucket/k"
+    assert url("bucket", AWS_ENDPOINT_URL_S3="http://r2") == "http://r2/bucket/k"
+    with pytest.raises(ConfigurationError, match="is not a URL"):
+        url("bucket", "minio:9000")
+
+
+async def test_a_port_nobody_listens_on_is_unavailable_soon() -> None:
+    blobs = opened(f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(BlobStoreUnavailable, match="does not answer"):
+        await asyncio.wait_for(blobs.check(), 10)
+    await blobs.close()
