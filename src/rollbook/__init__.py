@@ -1,36 +1,43 @@
 """Rollbook: the book of record for policy rollouts.
 
-Rooms are the namespaces (`from rollbook import contracts`); importing this package loads none of them. What records an
-episode stands here as well, and is loaded when it is first used: `rollbook.init()`, then `rollbook.log_episode(…)`. So
-do `rollbook.evals`, which holds a policy against recorded episodes, and `rollbook.verify`, the regression gate.
+Rooms are the namespaces (`from rollbook import contracts`); importing this package loads none of them. The functions
+that record an episode are also here, and are loaded when they are first used: `rollbook.init()`, then
+`rollbook.log_episode(…)`. So are `rollbook.evals`, which compares a policy with recorded episodes, and
+`rollbook.verify`, the regression gate.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rollbook import evals
-    from rollbook.client import AsyncClient, Client, close, init, log_episode, start_episode
-    from rollbook.evals import verify
+from rollbook.lazy import lazy_names
 
 __version__ = "0.1.0"
-__all__ = [
-    "AsyncClient",
-    "Client",
-    "__version__",
-    "close",
-    "evals",
-    "init",
-    "log_episode",
-    "start_episode",
-    "verify",
-]
-_MODULES = {"evals": "rollbook.evals", "verify": "rollbook.evals.verify"}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
-    return getattr(importlib.import_module("rollbook.client"), name)
+if TYPE_CHECKING:
+    from rollbook import evals as evals
+    from rollbook.client import (
+        AsyncClient as AsyncClient,
+        Client as Client,
+        close as close,
+        init as init,
+        log_episode as log_episode,
+        start_episode as start_episode,
+    )
+    from rollbook.evals import verify as verify
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "rollbook.client": (
+                "AsyncClient",
+                "Client",
+                "close",
+                "init",
+                "log_episode",
+                "start_episode",
+            ),
+            "rollbook.evals": (),
+            "rollbook.evals.verify": (),
+        },
+        extra="client",
+    )
+    __all__ += ["__version__"]

@@ -30,13 +30,20 @@ from rollbook.server.blobs.routes import blob_routes
 from rollbook.server.context import ServerContext, context_of
 from rollbook.server.db.engine import Database
 from rollbook.server.db.migrate import migrate
-from rollbook.server.episodes import artifacts, uploads
-from rollbook.server.episodes import batches as episode_batches
-from rollbook.server.episodes import routes as episodes
+from rollbook.server.episodes import (
+    artifacts,
+    batches as episode_batches,
+    routes as episodes,
+    uploads,
+)
 from rollbook.server.episodes.upkeep import keep_reaping
-from rollbook.server.evals import results as eval_results
-from rollbook.server.evals import runs as eval_runs
-from rollbook.server.evals import scenarios, trends, verify
+from rollbook.server.evals import (
+    results as eval_results,
+    runs as eval_runs,
+    scenarios,
+    trends,
+    verify,
+)
 from rollbook.server.http import health
 from rollbook.server.http.limits import RateLimits
 from rollbook.server.http.middleware import RequestEdge

@@ -1,116 +1,138 @@
-"""The rollout package in one place: names others write against. The rooms are where these are made.
+"""The rollout package in one place: the names that other programs are written against. The rooms define them.
 
-Generation compiles kernels and needs an extra, so its names are loaded when they are first used.
+A name is loaded when it is first used: generation compiles kernels and needs an extra of its own.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rollbook.contracts.lineage import RolloutLineage
-from rollbook.contracts.reasons import (
-    INVALID_REASON_CODES,
-    INVALID_REASON_VERSION,
-    decode_invalid_reason,
-    decode_position_id,
-    decode_strategy_id,
-    decode_target_invalid_reason,
-)
-from rollbook.store.audit import (
-    RolloutSuspiciousQueryConfig,
-    candidate_audit_rows,
-    candidate_group_summary_rows,
-    candidate_result_diagnostic_counts,
-    discover_rollout_store_paths,
-    rollout_step_objective_rows,
-    rollout_store_inventory_rows,
-    rollout_tree_summary_rows,
-    selected_depth_preview,
-    selected_depth_summary_rows,
-    suspicious_rollout_rows,
-    target_audit_rows,
-    validity_waterfall_rows,
-)
-from rollbook.store.checks.validate import RolloutZarrValidationResult, validate_rollout_zarr_store
-from rollbook.store.config import RolloutZarrStoreConfig, RolloutZarrWriteResult
-from rollbook.store.manifest import (
-    ROLLOUT_MANIFEST_FILENAME,
-    ROLLOUT_MANIFEST_VERSION,
-    RolloutStoreInvocation,
-    RolloutStoreManifestContext,
-)
-from rollbook.store.reader import RolloutZarrStoreReader
-from rollbook.store.records import RolloutZarrRecord
-from rollbook.store.schema import (
-    DEFAULT_RETURN_SEMANTICS,
-    ROLLOUT_ZARR_SCHEMA_ID,
-    ROLLOUT_ZARR_SCHEMA_VERSION,
-)
-from rollbook.store.writer import write_rollout_zarr_store
+from rollbook.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rollbook.generate.dataset_config import (
-        RolloutDatasetWriterConfig,
-        SelectedDepthRetentionConfig,
+    from rollbook.contracts.lineage import (
+        RolloutLineage as RolloutLineage,
     )
-    from rollbook.generate.rollout.recipes import RolloutRecipeConfig
-    from rollbook.generate.rollout.row_rollouts import RolloutDatasetWriterStats
-    from rollbook.generate.targets.selection import RolloutTargetSource
-    from rollbook.generate.writer import RolloutDatasetWriter
-
-__all__ = [
-    "DEFAULT_RETURN_SEMANTICS",
-    "INVALID_REASON_CODES",
-    "INVALID_REASON_VERSION",
-    "ROLLOUT_MANIFEST_FILENAME",
-    "ROLLOUT_MANIFEST_VERSION",
-    "ROLLOUT_ZARR_SCHEMA_ID",
-    "ROLLOUT_ZARR_SCHEMA_VERSION",
-    "RolloutDatasetWriter",
-    "RolloutDatasetWriterConfig",
-    "RolloutDatasetWriterStats",
-    "RolloutLineage",
-    "RolloutRecipeConfig",
-    "RolloutStoreInvocation",
-    "RolloutStoreManifestContext",
-    "RolloutSuspiciousQueryConfig",
-    "RolloutTargetSource",
-    "RolloutZarrRecord",
-    "RolloutZarrStoreConfig",
-    "RolloutZarrStoreReader",
-    "RolloutZarrValidationResult",
-    "RolloutZarrWriteResult",
-    "SelectedDepthRetentionConfig",
-    "candidate_audit_rows",
-    "candidate_group_summary_rows",
-    "candidate_result_diagnostic_counts",
-    "decode_invalid_reason",
-    "decode_position_id",
-    "decode_strategy_id",
-    "decode_target_invalid_reason",
-    "discover_rollout_store_paths",
-    "rollout_step_objective_rows",
-    "rollout_store_inventory_rows",
-    "rollout_tree_summary_rows",
-    "selected_depth_preview",
-    "selected_depth_summary_rows",
-    "suspicious_rollout_rows",
-    "target_audit_rows",
-    "validate_rollout_zarr_store",
-    "validity_waterfall_rows",
-    "write_rollout_zarr_store",
-]
-
-_GENERATION = {
-    "RolloutDatasetWriter": "writer",
-    "RolloutDatasetWriterConfig": "dataset_config",
-    "RolloutDatasetWriterStats": "rollout.row_rollouts",
-    "RolloutRecipeConfig": "rollout.recipes",
-    "RolloutTargetSource": "targets.selection",
-    "SelectedDepthRetentionConfig": "dataset_config",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _GENERATION:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"rollbook.generate.{_GENERATION[name]}"), name)
+    from rollbook.contracts.reasons import (
+        INVALID_REASON_CODES as INVALID_REASON_CODES,
+        INVALID_REASON_VERSION as INVALID_REASON_VERSION,
+        decode_invalid_reason as decode_invalid_reason,
+        decode_position_id as decode_position_id,
+        decode_strategy_id as decode_strategy_id,
+        decode_target_invalid_reason as decode_target_invalid_reason,
+    )
+    from rollbook.generate.dataset_config import (
+        RolloutDatasetWriterConfig as RolloutDatasetWriterConfig,
+        SelectedDepthRetentionConfig as SelectedDepthRetentionConfig,
+    )
+    from rollbook.generate.rollout.recipes import (
+        RolloutRecipeConfig as RolloutRecipeConfig,
+    )
+    from rollbook.generate.rollout.row_rollouts import (
+        RolloutDatasetWriterStats as RolloutDatasetWriterStats,
+    )
+    from rollbook.generate.targets.selection import (
+        RolloutTargetSource as RolloutTargetSource,
+    )
+    from rollbook.generate.writer import (
+        RolloutDatasetWriter as RolloutDatasetWriter,
+    )
+    from rollbook.store.audit import (
+        RolloutSuspiciousQueryConfig as RolloutSuspiciousQueryConfig,
+        candidate_audit_rows as candidate_audit_rows,
+        candidate_group_summary_rows as candidate_group_summary_rows,
+        candidate_result_diagnostic_counts as candidate_result_diagnostic_counts,
+        discover_rollout_store_paths as discover_rollout_store_paths,
+        rollout_step_objective_rows as rollout_step_objective_rows,
+        rollout_store_inventory_rows as rollout_store_inventory_rows,
+        rollout_tree_summary_rows as rollout_tree_summary_rows,
+        selected_depth_preview as selected_depth_preview,
+        selected_depth_summary_rows as selected_depth_summary_rows,
+        suspicious_rollout_rows as suspicious_rollout_rows,
+        target_audit_rows as target_audit_rows,
+        validity_waterfall_rows as validity_waterfall_rows,
+    )
+    from rollbook.store.checks.validate import (
+        RolloutZarrValidationResult as RolloutZarrValidationResult,
+        validate_rollout_zarr_store as validate_rollout_zarr_store,
+    )
+    from rollbook.store.config import (
+        RolloutZarrStoreConfig as RolloutZarrStoreConfig,
+        RolloutZarrWriteResult as RolloutZarrWriteResult,
+    )
+    from rollbook.store.manifest import (
+        ROLLOUT_MANIFEST_FILENAME as ROLLOUT_MANIFEST_FILENAME,
+        ROLLOUT_MANIFEST_VERSION as ROLLOUT_MANIFEST_VERSION,
+        RolloutStoreInvocation as RolloutStoreInvocation,
+        RolloutStoreManifestContext as RolloutStoreManifestContext,
+    )
+    from rollbook.store.reader import (
+        RolloutZarrStoreReader as RolloutZarrStoreReader,
+    )
+    from rollbook.store.records import (
+        RolloutZarrRecord as RolloutZarrRecord,
+    )
+    from rollbook.store.schema import (
+        DEFAULT_RETURN_SEMANTICS as DEFAULT_RETURN_SEMANTICS,
+        ROLLOUT_ZARR_SCHEMA_ID as ROLLOUT_ZARR_SCHEMA_ID,
+        ROLLOUT_ZARR_SCHEMA_VERSION as ROLLOUT_ZARR_SCHEMA_VERSION,
+    )
+    from rollbook.store.writer import (
+        write_rollout_zarr_store as write_rollout_zarr_store,
+    )
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "rollbook.contracts.lineage": ("RolloutLineage",),
+            "rollbook.contracts.reasons": (
+                "INVALID_REASON_CODES",
+                "INVALID_REASON_VERSION",
+                "decode_invalid_reason",
+                "decode_position_id",
+                "decode_strategy_id",
+                "decode_target_invalid_reason",
+            ),
+            "rollbook.generate.dataset_config": (
+                "RolloutDatasetWriterConfig",
+                "SelectedDepthRetentionConfig",
+            ),
+            "rollbook.generate.rollout.recipes": ("RolloutRecipeConfig",),
+            "rollbook.generate.rollout.row_rollouts": ("RolloutDatasetWriterStats",),
+            "rollbook.generate.targets.selection": ("RolloutTargetSource",),
+            "rollbook.generate.writer": ("RolloutDatasetWriter",),
+            "rollbook.store.audit": (
+                "RolloutSuspiciousQueryConfig",
+                "candidate_audit_rows",
+                "candidate_group_summary_rows",
+                "candidate_result_diagnostic_counts",
+                "discover_rollout_store_paths",
+                "rollout_step_objective_rows",
+                "rollout_store_inventory_rows",
+                "rollout_tree_summary_rows",
+                "selected_depth_preview",
+                "selected_depth_summary_rows",
+                "suspicious_rollout_rows",
+                "target_audit_rows",
+                "validity_waterfall_rows",
+            ),
+            "rollbook.store.checks.validate": (
+                "RolloutZarrValidationResult",
+                "validate_rollout_zarr_store",
+            ),
+            "rollbook.store.config": ("RolloutZarrStoreConfig", "RolloutZarrWriteResult"),
+            "rollbook.store.manifest": (
+                "ROLLOUT_MANIFEST_FILENAME",
+                "ROLLOUT_MANIFEST_VERSION",
+                "RolloutStoreInvocation",
+                "RolloutStoreManifestContext",
+            ),
+            "rollbook.store.reader": ("RolloutZarrStoreReader",),
+            "rollbook.store.records": ("RolloutZarrRecord",),
+            "rollbook.store.schema": (
+                "DEFAULT_RETURN_SEMANTICS",
+                "ROLLOUT_ZARR_SCHEMA_ID",
+                "ROLLOUT_ZARR_SCHEMA_VERSION",
+            ),
+            "rollbook.store.writer": ("write_rollout_zarr_store",),
+        },
+        extra="store",
+    )

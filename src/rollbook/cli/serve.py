@@ -316,8 +316,7 @@ def reset_password(
     Every session of theirs ends. The server may go on working meanwhile.
     """
     settings = _settings(data, database_url=database, public_url=public_url)
-    from rollbook.server.accounts.password_reset import RESET_LINK_LASTS_S
-    from rollbook.server.accounts.password_reset import reset_password as reset
+    from rollbook.server.accounts.password_reset import RESET_LINK_LASTS_S, reset_password as reset
     from rollbook.server.db.engine import Database
     from rollbook.server.db.migrate import migrate
     from rollbook.server.http.responses import wire_time
@@ -339,8 +338,7 @@ def reset_password(
 def migrate(data: Data = None, database: DatabaseUrl = None, as_json: AsJson = False) -> None:
     """Bring the database to the schema of this release. The server does so itself when it starts."""
     settings = _settings(data, database_url=database)
-    from rollbook.server.db.migrate import HEAD
-    from rollbook.server.db.migrate import migrate as bring_up
+    from rollbook.server.db.migrate import HEAD, migrate as bring_up
 
     applied = bring_up(settings.database_url)
     if as_json:

@@ -1,193 +1,142 @@
-"""Nouns that rooms exchange: frozen, checked when made, digestible. Needs numpy, nothing heavier.
+"""Nouns that rooms exchange: frozen, checked when they are made, digestible. Needs numpy, nothing heavier.
 
-A name is loaded when it is first used: a server that only wants episodes does not pay for trainer batches.
+A name is loaded when it is first used: a server that only needs episodes does not load trainer batches.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rollbook.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rollbook.contracts.rl.admission import Admission, OffPolicyBudget, admit
+    from rollbook.contracts.rl.admission import (
+        Admission as Admission,
+        OffPolicyBudget as OffPolicyBudget,
+        admit as admit,
+    )
     from rollbook.contracts.rl.admission_receipt import (
-        AdmissionOutcome,
-        AdmissionSignal,
-        AdmissionSignalKind,
-        RolloutAdmissionReceipt,
-        RolloutIngestionTelemetry,
+        AdmissionOutcome as AdmissionOutcome,
+        AdmissionSignal as AdmissionSignal,
+        AdmissionSignalKind as AdmissionSignalKind,
+        RolloutAdmissionReceipt as RolloutAdmissionReceipt,
+        RolloutIngestionTelemetry as RolloutIngestionTelemetry,
     )
     from rollbook.contracts.rl.admission_window import (
-        AdmissionWindow,
-        ReleaseDecision,
-        WindowAccounting,
+        AdmissionWindow as AdmissionWindow,
+        ReleaseDecision as ReleaseDecision,
+        WindowAccounting as WindowAccounting,
     )
-    from rollbook.contracts.rl.batch import TrainerBatch
-    from rollbook.contracts.rl.graph import LineageGraph
-    from rollbook.contracts.rl.graph_nodes import Drift, LineageWalk, RevisionKey
+    from rollbook.contracts.rl.batch import (
+        TrainerBatch as TrainerBatch,
+    )
+    from rollbook.contracts.rl.graph import (
+        LineageGraph as LineageGraph,
+    )
+    from rollbook.contracts.rl.graph_nodes import (
+        Drift as Drift,
+        LineageWalk as LineageWalk,
+        RevisionKey as RevisionKey,
+    )
     from rollbook.contracts.rl.json_form import (
-        artifact_from_json,
-        artifact_to_json,
-        batch_from_json,
-        batch_to_json,
-        read_document,
-        read_file,
-        write_file,
+        artifact_from_json as artifact_from_json,
+        artifact_to_json as artifact_to_json,
+        batch_from_json as batch_from_json,
+        batch_to_json as batch_to_json,
+        read_document as read_document,
+        read_file as read_file,
+        write_file as write_file,
     )
     from rollbook.contracts.rl.policy import (
-        CheckpointReference,
-        PolicyRevision,
-        PolicyRevisionLineage,
+        CheckpointReference as CheckpointReference,
+        PolicyRevision as PolicyRevision,
+        PolicyRevisionLineage as PolicyRevisionLineage,
     )
     from rollbook.contracts.rl.provenance import (
-        EnvironmentPackageKey,
-        LogprobDistribution,
-        LogprobSemantics,
-        RolloutProofKind,
-        RolloutProofReference,
-        RolloutTerminationReason,
+        EnvironmentPackageKey as EnvironmentPackageKey,
+        LogprobDistribution as LogprobDistribution,
+        LogprobSemantics as LogprobSemantics,
+        RolloutProofKind as RolloutProofKind,
+        RolloutProofReference as RolloutProofReference,
+        RolloutTerminationReason as RolloutTerminationReason,
     )
     from rollbook.contracts.rl.rollout import (
-        InclusionProof,
-        RolloutArtifact,
-        RolloutTable,
-        verify_proof,
+        InclusionProof as InclusionProof,
+        RolloutArtifact as RolloutArtifact,
+        RolloutTable as RolloutTable,
+        verify_proof as verify_proof,
     )
-    from rollbook.contracts.rl.rules import COMPATIBLE, STRICT, ContractRules
-    from rollbook.contracts.rl.sample import RolloutRole, RolloutSample
-    from rollbook.contracts.rl.staleness import StalenessPolicy, TokenStaleness, token_staleness
-    from rollbook.contracts.rl.table_file import open_table, save_table
-
-__all__ = [
-    "COMPATIBLE",
-    "STRICT",
-    "Admission",
-    "AdmissionOutcome",
-    "AdmissionSignal",
-    "AdmissionSignalKind",
-    "AdmissionWindow",
-    "CheckpointReference",
-    "ContractRules",
-    "Drift",
-    "EnvironmentPackageKey",
-    "InclusionProof",
-    "LineageGraph",
-    "LineageWalk",
-    "LogprobDistribution",
-    "LogprobSemantics",
-    "OffPolicyBudget",
-    "PolicyRevision",
-    "PolicyRevisionLineage",
-    "ReleaseDecision",
-    "RevisionKey",
-    "RolloutAdmissionReceipt",
-    "RolloutArtifact",
-    "RolloutIngestionTelemetry",
-    "RolloutProofKind",
-    "RolloutProofReference",
-    "RolloutRole",
-    "RolloutSample",
-    "RolloutTable",
-    "RolloutTerminationReason",
-    "StalenessPolicy",
-    "TokenStaleness",
-    "TrainerBatch",
-    "WindowAccounting",
-    "admit",
-    "artifact_from_json",
-    "artifact_to_json",
-    "batch_from_json",
-    "batch_to_json",
-    "open_table",
-    "read_document",
-    "read_file",
-    "save_table",
-    "token_staleness",
-    "verify_proof",
-    "write_file",
-]
-
-_MODULES = {
-    "admission": (
-        "Admission",
-        "OffPolicyBudget",
-        "admit",
-    ),
-    "admission_receipt": (
-        "AdmissionOutcome",
-        "AdmissionSignal",
-        "AdmissionSignalKind",
-        "RolloutAdmissionReceipt",
-        "RolloutIngestionTelemetry",
-    ),
-    "admission_window": (
-        "AdmissionWindow",
-        "ReleaseDecision",
-        "WindowAccounting",
-    ),
-    "batch": ("TrainerBatch",),
-    "graph": ("LineageGraph",),
-    "graph_nodes": (
-        "Drift",
-        "LineageWalk",
-        "RevisionKey",
-    ),
-    "policy": (
-        "CheckpointReference",
-        "PolicyRevision",
-        "PolicyRevisionLineage",
-    ),
-    "provenance": (
-        "EnvironmentPackageKey",
-        "LogprobDistribution",
-        "LogprobSemantics",
-        "RolloutProofKind",
-        "RolloutProofReference",
-        "RolloutTerminationReason",
-    ),
-    "rollout": (
-        "InclusionProof",
-        "RolloutArtifact",
-        "RolloutTable",
-        "verify_proof",
-    ),
-    "rules": (
-        "COMPATIBLE",
-        "STRICT",
-        "ContractRules",
-    ),
-    "sample": (
-        "RolloutRole",
-        "RolloutSample",
-    ),
-    "staleness": (
-        "StalenessPolicy",
-        "TokenStaleness",
-        "token_staleness",
-    ),
-    "table_file": (
-        "open_table",
-        "save_table",
-    ),
-    "json_form": (
-        "artifact_from_json",
-        "artifact_to_json",
-        "batch_from_json",
-        "batch_to_json",
-        "read_document",
-        "read_file",
-        "write_file",
-    ),
-}
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    module = _HOMES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.rl.{module}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    from rollbook.contracts.rl.rules import (
+        COMPATIBLE as COMPATIBLE,
+        STRICT as STRICT,
+        ContractRules as ContractRules,
+    )
+    from rollbook.contracts.rl.sample import (
+        RolloutRole as RolloutRole,
+        RolloutSample as RolloutSample,
+    )
+    from rollbook.contracts.rl.staleness import (
+        StalenessPolicy as StalenessPolicy,
+        TokenStaleness as TokenStaleness,
+        token_staleness as token_staleness,
+    )
+    from rollbook.contracts.rl.table_file import (
+        open_table as open_table,
+        save_table as save_table,
+    )
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "rollbook.contracts.rl.admission": ("Admission", "OffPolicyBudget", "admit"),
+            "rollbook.contracts.rl.admission_receipt": (
+                "AdmissionOutcome",
+                "AdmissionSignal",
+                "AdmissionSignalKind",
+                "RolloutAdmissionReceipt",
+                "RolloutIngestionTelemetry",
+            ),
+            "rollbook.contracts.rl.admission_window": (
+                "AdmissionWindow",
+                "ReleaseDecision",
+                "WindowAccounting",
+            ),
+            "rollbook.contracts.rl.batch": ("TrainerBatch",),
+            "rollbook.contracts.rl.graph": ("LineageGraph",),
+            "rollbook.contracts.rl.graph_nodes": ("Drift", "LineageWalk", "RevisionKey"),
+            "rollbook.contracts.rl.json_form": (
+                "artifact_from_json",
+                "artifact_to_json",
+                "batch_from_json",
+                "batch_to_json",
+                "read_document",
+                "read_file",
+                "write_file",
+            ),
+            "rollbook.contracts.rl.policy": (
+                "CheckpointReference",
+                "PolicyRevision",
+                "PolicyRevisionLineage",
+            ),
+            "rollbook.contracts.rl.provenance": (
+                "EnvironmentPackageKey",
+                "LogprobDistribution",
+                "LogprobSemantics",
+                "RolloutProofKind",
+                "RolloutProofReference",
+                "RolloutTerminationReason",
+            ),
+            "rollbook.contracts.rl.rollout": (
+                "InclusionProof",
+                "RolloutArtifact",
+                "RolloutTable",
+                "verify_proof",
+            ),
+            "rollbook.contracts.rl.rules": ("COMPATIBLE", "ContractRules", "STRICT"),
+            "rollbook.contracts.rl.sample": ("RolloutRole", "RolloutSample"),
+            "rollbook.contracts.rl.staleness": (
+                "StalenessPolicy",
+                "TokenStaleness",
+                "token_staleness",
+            ),
+            "rollbook.contracts.rl.table_file": ("open_table", "save_table"),
+        },
+    )

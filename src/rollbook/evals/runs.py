@@ -143,8 +143,7 @@ def run_against(
     """
     from rollbook.evals.environments import environment_factory, try_environment
     from rollbook.evals.replay import STEPS_AT_ONCE, ReplayOptions
-    from rollbook.evals.runner import RunnerOptions
-    from rollbook.evals.runner import run as run_all
+    from rollbook.evals.runner import RunnerOptions, run as run_all
 
     check_positive("workers", workers, int)
     check_positive("batch", batch, int)

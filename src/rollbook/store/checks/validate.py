@@ -12,15 +12,17 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rollbook.errors import ChecksumMismatch, UnsupportedVersion
-from rollbook.store.checks import derived as checks_derived
-from rollbook.store.checks import files as checks_files
-from rollbook.store.checks import labels as checks_labels
-from rollbook.store.checks import links as checks_links
-from rollbook.store.checks import poses as checks_poses
-from rollbook.store.checks import provenance as checks_provenance
-from rollbook.store.checks import rasters as checks_rasters
-from rollbook.store.checks import selection as checks_selection
-from rollbook.store.checks import structure as checks_structure
+from rollbook.store.checks import (
+    derived as checks_derived,
+    files as checks_files,
+    labels as checks_labels,
+    links as checks_links,
+    poses as checks_poses,
+    provenance as checks_provenance,
+    rasters as checks_rasters,
+    selection as checks_selection,
+    structure as checks_structure,
+)
 from rollbook.store.checks.violation import Violation
 from rollbook.store.manifest import ROLLOUT_MANIFEST_FILENAME
 from rollbook.store.reader import RolloutZarrStoreReader
