@@ -6,14 +6,24 @@ JSON under /api, and the same as forms for people.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar
 
 import msgspec
 import sqlalchemy as sa
-from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rollbook.contracts.wire.accounts import (
+    ChangeOrganisation,
+    ChangePassword,
+    OrganisationAnswer,
+    PersonAnswer,
+    SignedIn,
+    SignedOut,
+    SignIn,
+    WhoAmI,
+)
+from rollbook.contracts.wire.keys import KeySummary
 from rollbook.server.accounts.audit import note_failed_sign_in
 from rollbook.server.accounts.keys import hash_of, role_of_key, shown_prefix
 from rollbook.server.accounts.pages import (
@@ -28,12 +38,7 @@ from rollbook.server.accounts.pages import (
     render,
     signed_in_form,
 )
-from rollbook.server.accounts.passwords import (
-    MOST_CHARACTERS,
-    checked_password,
-    hashed,
-    is_password,
-)
+from rollbook.server.accounts.passwords import checked_password, hashed, is_password
 from rollbook.server.accounts.sessions import (
     NewSession,
     Session,
@@ -63,66 +68,6 @@ from rollbook.server.queries import (
 )
 
 BODY_LIMIT = 16 << 10
-
-Email = Annotated[str, Meta(max_length=320)]
-Password = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
-Token = Annotated[str, Meta(max_length=200)]
-
-
-class SignIn(Struct, kw_only=True):
-    """Either `token` of a link, or `email` and `password`."""
-
-    email: Email | None = None
-    password: Password | None = None
-    token: Token | None = None
-
-
-class ChangePassword(Struct, kw_only=True):
-    new_password: Password
-    current_password: Password | None = None
-    """Not asked for while there is none."""
-
-
-class ChangeOrganisation(Struct):
-    org_id: Annotated[str, Meta(max_length=100)]
-
-
-class PersonAnswer(Struct):
-    id: str
-    email: str
-    name: str | None
-
-
-class OrganisationAnswer(Struct):
-    id: str
-    name: str
-
-
-class KeySummary(Struct):
-    key_id: str
-    key_prefix: str
-    label: str | None
-
-
-class WhoAmI(Struct):
-    organisation: OrganisationAnswer
-    role: str
-    user: PersonAnswer | None
-    """Null for a key."""
-    key: KeySummary | None
-
-
-class SignedIn(Struct):
-    organisation: OrganisationAnswer
-    role: str
-    user: PersonAnswer
-    csrf_token: str
-    """Sent as X-CSRF-Token with every change that the cookie is to allow."""
-    expires_at: str
-
-
-class SignedOut(Struct):
-    status: Literal["signed_out"] = "signed_out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,13 +254,13 @@ async def who_am_i(request: Request) -> Response:
 def _who(scope: Scope, caller: Caller) -> WhoAmI:
     organisation = scope.organisation()
     assert organisation is not None, "whoever asks belongs to it"
-    answer = WhoAmI(OrganisationAnswer(organisation.id, organisation.name), caller.role, None, None)
+    role, user, summary = caller.role, None, None
     if caller.user_id is not None and (member := scope.member(caller.user_id)) is not None:
-        answer.user = PersonAnswer(member.user_id, member.email, member.name)
+        user = PersonAnswer(member.user_id, member.email, member.name)
     if caller.key_id is not None and (key := scope.key(caller.key_id)) is not None:
-        answer.role = role_of_key(key.prefix)
-        answer.key = KeySummary(key.key_id, shown_prefix(key.prefix, key.key_id), key.label)
-    return answer
+        role = role_of_key(key.prefix)
+        summary = KeySummary(key.key_id, shown_prefix(key.prefix, key.key_id), key.label)
+    return WhoAmI(OrganisationAnswer(organisation.id, organisation.name), role, user, summary)
 
 
 async def _changing_session(request: Request) -> Session:

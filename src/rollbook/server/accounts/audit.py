@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import sqlalchemy as sa
-from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rollbook.contracts.wire.accounts import AuditEvent, AuditLog
 from rollbook.errors import RollbookError
 from rollbook.server.accounts.roles import require
 from rollbook.server.context import Caller, ServerContext, caller_of, context_of
@@ -23,23 +22,6 @@ MOST_LISTED = 1000
 _DEFAULT_LISTED = 100
 _MOST_DIGITS = 18
 _under_way: set[asyncio.Task[None]] = set()
-
-
-class AuditEvent(Struct):
-    id: int
-    event: str
-    actor: str | None
-    """`user:…` or `key:…`."""
-    subject: str | None
-    detail: dict[str, Any]
-    ip: str | None
-    at: str
-
-
-class AuditLog(Struct):
-    events: list[AuditEvent]
-    next_before: int | None
-    """`before` of the next page; null after the last."""
 
 
 async def list_audit_log(request: Request) -> Response:

@@ -10,18 +10,26 @@ import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import msgspec
 import sqlalchemy as sa
-from msgspec import Meta, Struct
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rollbook.contracts.wire.keys import (
+    KeyRevoked,
+    LoginOver,
+    LoginPolled,
+    LoginStarted,
+    PollLogin,
+    StartLogin,
+)
 from rollbook.errors import AlreadyTaken
 from rollbook.server.accounts.accounts import BODY_LIMIT, memberships_of
 from rollbook.server.accounts.keys import PREFIX_OF_ROLE, hash_of
-from rollbook.server.accounts.keys_routes import KeyRevoked, add_key, revoke, revoked_answer
+from rollbook.server.accounts.keys_routes import add_key, revoke, revoked_answer
 from rollbook.server.accounts.pages import (
     MessagePage,
     Page,
@@ -67,44 +75,6 @@ _MOST_TRIES = 5
 _LONGEST_SHOWN = 200
 
 Said = Annotated[str, Meta(max_length=1000)]
-
-
-class StartLogin(Struct, kw_only=True):
-    """What a machine says about itself; shown to whoever approves it."""
-
-    user_agent: Said | None = None
-    hostname: Said | None = None
-
-
-class PollLogin(Struct):
-    device_code: Annotated[str, Meta(max_length=200)]
-
-
-class LoginStarted(Struct):
-    device_code: str
-    user_code: str
-    verification_uri: str
-    verification_uri_complete: str
-    interval: int
-    expires_in: int
-
-
-class LoginPolled(Struct, omit_defaults=True):
-    """With `approved` comes the key, once."""
-
-    status: Literal["pending", "approved", "denied"]
-    interval: int | None = None
-    api_key: str | None = None
-    base_url: str | None = None
-    client_id: str | None = None
-    """The organisation."""
-    user_email: str | None = None
-
-
-class LoginOver(Struct):
-    status: Literal["expired", "consumed"]
-    error: str
-    code: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar
 
 import msgspec
 import sqlalchemy as sa
-from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rollbook.server.accounts.accounts import (
-    BODY_LIMIT,
-    Begun,
-    Email,
-    Password,
+from rollbook.contracts.wire.accounts import (
+    AcceptInvitation,
+    InvitationAnswer,
+    InvitationList,
+    InvitationMade,
+    InvitationWithdrawn,
+    Invite,
     SignedIn,
-    Token,
-    begin,
-    user_by_password,
 )
+from rollbook.server.accounts.accounts import BODY_LIMIT, Begun, begin, user_by_password
 from rollbook.server.accounts.audit import note
 from rollbook.server.accounts.keys import hash_of
-from rollbook.server.accounts.members import Role, render_members
+from rollbook.server.accounts.members import render_members
 from rollbook.server.accounts.pages import (
     Page,
     form_fields,
@@ -53,40 +52,6 @@ from rollbook.server.queries import (
 
 INVITATION_LASTS_S = 7 * 24 * 3600
 MOST_OPEN_INVITATIONS = 200
-
-
-class Invite(Struct, kw_only=True):
-    email: Email
-    role: Role = "member"
-
-
-class AcceptInvitation(Struct, kw_only=True):
-    token: Token
-    password: Password
-    """Of the account that the address has already, or the one it shall have."""
-    name: Annotated[str, Meta(max_length=200)] | None = None
-
-
-class InvitationAnswer(Struct):
-    id: str
-    email: str
-    role: str
-    created_at: str
-    expires_at: str
-
-
-class InvitationMade(InvitationAnswer):
-    url: str
-    """Shown once: give it to whoever is invited."""
-
-
-class InvitationList(Struct):
-    invitations: list[InvitationAnswer]
-
-
-class InvitationWithdrawn(Struct):
-    id: str
-    status: Literal["withdrawn"] = "withdrawn"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import ClassVar, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rollbook.contracts.wire.keys import CreateKey, KeyAnswer, KeyCreated, KeyList, KeyRevoked
 from rollbook.server.accounts.accounts import BODY_LIMIT
 from rollbook.server.accounts.audit import note
 from rollbook.server.accounts.keys import PREFIX_OF_ROLE, new_api_key, role_of_key, shown_prefix
@@ -36,44 +36,6 @@ from rollbook.server.queries import KeyRow, Scope
 T = TypeVar("T")
 
 MOST_LIVE_KEYS = 1000
-
-Label = Annotated[str, Meta(max_length=200)]
-
-
-class CreateKey(Struct, kw_only=True):
-    label: Label | None = None
-    """Where it is used, so that it can be told from others."""
-    role: Literal["member", "viewer"] | None = None
-    """`viewer` only reads. Without it, the most that the one who asks may give."""
-
-
-class KeyAnswer(Struct):
-    key_id: str
-    key_prefix: str
-    label: str | None
-    role: str
-    created_by: str | None
-    created_at: str
-    last_used_at: str | None
-    """To the minute."""
-    revoked_at: str | None
-
-
-class KeyCreated(Struct):
-    api_key: str
-    """Shown once: only its hash is kept."""
-    key: KeyAnswer
-
-
-class KeyList(Struct):
-    keys: list[KeyAnswer]
-
-
-class KeyRevoked(Struct):
-    key_id: str
-    key_prefix: str
-    revoked_at: str
-    status: Literal["revoked"] = "revoked"
 
 
 @dataclass(frozen=True, slots=True)

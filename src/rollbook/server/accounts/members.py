@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar
 
 import msgspec
-from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rollbook.contracts.wire.accounts import (
+    ChangeRole,
+    MemberAnswer,
+    MemberChanged,
+    MemberList,
+    MemberRemoved,
+    Role,
+)
 from rollbook.server.accounts.accounts import (
     BODY_LIMIT,
 )
@@ -38,36 +45,6 @@ from rollbook.server.queries import (
 
 INVITATION_LASTS_S = 7 * 24 * 3600
 MOST_OPEN_INVITATIONS = 200
-
-Role: TypeAlias = Literal["owner", "admin", "member", "viewer"]
-
-
-class ChangeRole(Struct):
-    role: Role
-
-
-class MemberAnswer(Struct):
-    user_id: str
-    email: str
-    name: str | None
-    role: str
-    joined_at: str
-
-
-class MemberList(Struct):
-    members: list[MemberAnswer]
-
-
-class MemberChanged(Struct):
-    member: MemberAnswer
-    revoked_keys: list[str]
-    """Keys of theirs that could do more than they now may."""
-
-
-class MemberRemoved(Struct):
-    user_id: str
-    revoked_keys: list[str]
-    status: Literal["removed"] = "removed"
 
 
 @dataclass(frozen=True, kw_only=True)

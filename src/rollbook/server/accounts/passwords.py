@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
+from rollbook.contracts.wire.limits import LONGEST_PASSWORD
 from rollbook.server.http.responses import Problem
 
 if TYPE_CHECKING:
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LEAST_CHARACTERS = 12
-MOST_CHARACTERS = 1000
+SHORTEST_PASSWORD = 12
 _AT_ONCE = 2
 _MOST_WAITING = 32
 _RETRY_AFTER_S = 5
@@ -30,8 +30,8 @@ _waiting = 0
 
 def checked_password(password: str, email: str) -> str:
     """One that may be set. Length is what makes it hard to guess; which letters it is made of is nobody's business."""
-    if not LEAST_CHARACTERS <= len(password) <= MOST_CHARACTERS:
-        text = f"password: expected {LEAST_CHARACTERS} to {MOST_CHARACTERS} characters; a few words make a good one"
+    if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
+        text = f"password: expected {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters; a few words make a good one"
         raise Problem(400, "weak_password", text)
     if password.strip().lower() in ("", email.strip().lower()) or len(set(password)) < 4:
         text = "password: this one would be guessed first; choose a few words that do not belong together"
@@ -70,7 +70,7 @@ def _hasher() -> PasswordHasher:
 
 def _as_bytes(password: str) -> bytes:
     """However a keyboard composes its letters. What is too long to be a password is cut: hashing it is no work."""
-    return unicodedata.normalize("NFKC", password[:MOST_CHARACTERS]).encode(
+    return unicodedata.normalize("NFKC", password[:LONGEST_PASSWORD]).encode(
         "utf-8", "surrogatepass"
     )
 

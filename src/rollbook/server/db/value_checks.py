@@ -10,11 +10,9 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from rollbook.contracts.wire.limits import LONGEST_TEXT
 from rollbook.errors import InvalidNumber, InvalidText, InvalidValue
 
-LONGEST_INDEXED = 512
-"""Characters: at most four bytes each, well below the 2,704 bytes of an index entry on PostgreSQL."""
-LONGEST_TEXT = 10_000
 MOST_VALUES = 5_000
 """Of one metadata object, each of which can be searched for."""
 _DEEPEST = 32

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rollbook.contracts.episode import ARTIFACT_KINDS, FILE_NAMES, ArtifactKind
+from rollbook.contracts.wire.episodes import Claim
 from rollbook.server.blobs.inspect_blob import Answer, Question, look_at_blobs
 from rollbook.server.blobs.interface import (
     BlobInfo,
@@ -25,7 +26,7 @@ from rollbook.server.blobs.interface import (
     sha256_of_file,
 )
 from rollbook.server.context import Caller, ServerContext, base_url_of, caller_of, context_of
-from rollbook.server.episodes.messages import Claim, kind_of
+from rollbook.server.episodes.messages import kind_of
 from rollbook.server.http.openapi import LeanRoute, query, route
 from rollbook.server.http.responses import Problem, not_found
 from rollbook.server.queries import ArtifactRow, DoomedObject, EpisodeRow, Scope

@@ -6,14 +6,24 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterable
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
 from rollbook.contracts.episode import FILE_NAMES, ArtifactKind, check_typed_metadata
+from rollbook.contracts.wire.batches import (
+    ArtifactRead,
+    ArtifactsRead,
+    CreateEpisodes,
+    EpisodeFound,
+    EpisodesCreated,
+    EpisodesFound,
+    LookUpEpisodes,
+    ReadArtifacts,
+    WantedArtifact,
+)
+from rollbook.contracts.wire.episodes import CreateEpisode, EpisodeCreated
 from rollbook.errors import InvalidValue
 from rollbook.server.blobs.files import disk_errors
 from rollbook.server.blobs.interface import BlobStore
@@ -22,12 +32,9 @@ from rollbook.server.context import Caller, ServerContext, base_url_of, caller_o
 from rollbook.server.db.tables import new_id
 from rollbook.server.episodes.artifacts import is_as_checked, look_at, write_findings
 from rollbook.server.episodes.messages import (
-    MOST_IN_A_BATCH,
-    CreateEpisode,
-    EpisodeAnswer,
-    EpisodeCreated,
     episode_answer,
     kind_of,
+    new_episode_columns,
     status_of,
 )
 from rollbook.server.episodes.quotas import checked_quota
@@ -36,56 +43,6 @@ from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.requests import json_body
 from rollbook.server.http.responses import json_response
 from rollbook.server.queries import ArtifactRow, EpisodeRow, Scope
-
-
-class CreateEpisodes(Struct):
-    episodes: Annotated[list[CreateEpisode], Meta(min_length=1, max_length=MOST_IN_A_BATCH)]
-
-
-class EpisodesCreated(Struct):
-    episodes: list[EpisodeCreated]
-    """In the order they were sent."""
-
-
-class LookUpEpisodes(Struct):
-    ids: Annotated[list[str], Meta(max_length=MOST_IN_A_BATCH)]
-    urls: bool = True
-    """False for whoever asks for the artifacts afterwards, or not at all."""
-
-
-class EpisodeFound(EpisodeAnswer):
-    download_urls: dict[ArtifactKind, str]
-    """Of every artifact that is here; good for an hour, and without a redirect."""
-
-
-class WantedArtifact(Struct):
-    episode_id: str
-    kind: ArtifactKind
-
-
-class ReadArtifacts(Struct):
-    artifacts: Annotated[list[WantedArtifact], Meta(max_length=MOST_IN_A_BATCH)]
-
-
-class ArtifactRead(Struct):
-    """Its bytes, or where they are; neither for one that is not here."""
-
-    episode_id: str
-    kind: ArtifactKind
-    data: bytes | None = None
-    url: str | None = None
-
-
-class ArtifactsRead(Struct):
-    artifacts: list[ArtifactRead]
-    """In the order they were asked for."""
-
-
-class EpisodesFound(Struct):
-    episodes: list[EpisodeFound]
-    """In the order of the ids."""
-    missing: list[str]
-
 
 _AT_ONCE = 32
 """Of the episodes whose artifacts are looked at; the others wait."""
@@ -114,7 +71,7 @@ async def create_episodes(request: Request) -> Response:
     for number, (each, kinds) in enumerate(zip(body.episodes, asked, strict=True)):
         _check_typed(number, each)
         episode_id = new_id()
-        values = {**each.values(), "id": episode_id, "created_by": caller.name}
+        values = {**new_episode_columns(each), "id": episode_id, "created_by": caller.name}
         wanted.append((values, [slot(caller.org_id, episode_id, kind) for kind in kinds]))
 
     def create(scope: Scope) -> tuple[list[EpisodeRow], int]:
@@ -208,14 +165,14 @@ async def read_artifacts(request: Request) -> Response:
     data = await _small_ones(context.blobs, [row for _, row in wanted if row is not None])
     answers = []
     for each, row in wanted:
-        answer = ArtifactRead(each.episode_id, each.kind)
+        content = url = None
         if row is not None:
-            answer.data = data.get(row.object_key)
-            if answer.data is None:
+            content = data.get(row.object_key)
+            if content is None:
                 episode = episodes[each.episode_id]
                 urls = await _download_urls(context, caller, base_url, episode, [row])
-                answer.url = urls.get(each.kind)
-        answers.append(answer)
+                url = urls.get(each.kind)
+        answers.append(ArtifactRead(each.episode_id, each.kind, content, url))
     return json_response(ArtifactsRead(answers))
 
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from rollbook.contracts.episode import check_typed_metadata
+from rollbook.contracts.wire.episodes import FinalizeEpisode
 from rollbook.errors import EpisodeArchived, RollbookError
 from rollbook.server.context import Caller, ServerContext, check_may_write
 from rollbook.server.episodes.artifacts import Finding, look_at_many, mismatch, tell_renditions
-from rollbook.server.episodes.messages import FinalizeEpisode
+from rollbook.server.episodes.messages import final_columns
 from rollbook.server.episodes.quotas import checked_quota
 from rollbook.server.http.responses import Problem, not_found
 from rollbook.server.queries import Ending, EpisodeRow, Scope
@@ -45,7 +46,7 @@ async def _without_artifacts(
     context: ServerContext, caller: Caller, episode_id: str, body: FinalizeEpisode
 ) -> EpisodeRow:
     check_typed_metadata(body.metadata or {})
-    changes = body.changes()
+    changes = final_columns(body)
 
     def finalize(scope: Scope) -> EpisodeRow:
         episode = scope.finalize_episode(episode_id, changes)
@@ -103,7 +104,7 @@ class _Case:
         """Of bytes that are not what they should be, that is written, and the episode goes on."""
         if self.problem is not None and self.findings is None:
             return None
-        changes: dict[str, Any] | None = self.body.changes() if self.problem is None else None
+        changes: dict[str, Any] | None = final_columns(self.body) if self.problem is None else None
         if self.findings is None:
             return Ending(self.episode_id, changes)
         return Ending(self.episode_id, changes, {each.kind: each.changes for each in self.findings})

@@ -12,6 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rollbook.contracts.episode import ArtifactKind, check_typed_metadata
+from rollbook.contracts.wire.batches import FinalizeEpisodes, ManyFinalized, OneFinalized
+from rollbook.contracts.wire.episodes import (
+    ChangeTags,
+    CreateEpisode,
+    EpisodeAnswer,
+    EpisodeCreated,
+    EpisodeDeleted,
+    EpisodeFinalized,
+    EpisodeList,
+    FinalizeEpisode,
+)
 from rollbook.digest import digest_of
 from rollbook.errors import EpisodeArchived
 from rollbook.server.context import Caller, ServerContext, base_url_of, caller_of, context_of
@@ -21,19 +32,9 @@ from rollbook.server.episodes.artifacts import (
 )
 from rollbook.server.episodes.finalize import finalized, finalized_many
 from rollbook.server.episodes.messages import (
-    ChangeTags,
-    CreateEpisode,
-    EpisodeAnswer,
-    EpisodeCreated,
-    EpisodeDeleted,
-    EpisodeFinalized,
-    EpisodeList,
-    FinalizeEpisode,
-    FinalizeEpisodes,
-    ManyFinalized,
-    OneFinalized,
     episode_answer,
     finalized_answer,
+    new_episode_columns,
     status_of,
 )
 from rollbook.server.episodes.quotas import checked_quota
@@ -63,7 +64,7 @@ async def create_episode(request: Request) -> Response:
     if body.metadata:
         check_typed_metadata(body.metadata)
     episode_id = new_id()
-    values = {**body.values(), "id": episode_id, "created_by": caller.name}
+    values = {**new_episode_columns(body), "id": episode_id, "created_by": caller.name}
     slots = [slot(caller.org_id, episode_id, kind) for kind in kinds]
     key = request.headers.get("idempotency-key")
     idempotency = None if key is None else (key, digest_of("rollbook.create-episode", text))

@@ -14,19 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rollbook.contracts.episode import CONTENT_TYPES, FILE_NAMES, ArtifactKind
-from rollbook.errors import EpisodeArchived
-from rollbook.server.blobs.interface import PartInfo, UploadNotFound
-from rollbook.server.context import Caller, ServerContext, base_url_of, caller_of, context_of
-from rollbook.server.episodes.artifacts import (
-    Finding,
-    look_at,
-    remove_blobs,
-    tell_renditions,
-    write_findings,
-)
-from rollbook.server.episodes.messages import (
-    MOST_PARTS,
-    Claim,
+from rollbook.contracts.wire.episodes import Claim
+from rollbook.contracts.wire.limits import MOST_PARTS
+from rollbook.contracts.wire.uploads import (
     CompletedPart,
     CompleteUpload,
     PartDone,
@@ -38,8 +28,18 @@ from rollbook.server.episodes.messages import (
     UploadState,
     UploadUrl,
     UrlsMinted,
-    kind_of,
 )
+from rollbook.errors import EpisodeArchived
+from rollbook.server.blobs.interface import PartInfo, UploadNotFound
+from rollbook.server.context import Caller, ServerContext, base_url_of, caller_of, context_of
+from rollbook.server.episodes.artifacts import (
+    Finding,
+    look_at,
+    remove_blobs,
+    tell_renditions,
+    write_findings,
+)
+from rollbook.server.episodes.messages import kind_of
 from rollbook.server.episodes.quotas import checked_quota
 from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.requests import json_body

@@ -16,18 +16,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rollbook.contracts.evals import RESULT_STATUSES
-from rollbook.errors import Refusal
-from rollbook.server.context import caller_of, context_of
-from rollbook.server.evals.messages import (
+from rollbook.contracts.wire.eval_runs import (
     EvalResultList,
     OneResultPut,
     PutResult,
     PutResults,
     ResultPut,
     ResultsPut,
-    result_answer,
-    status_of_run,
 )
+from rollbook.errors import Refusal
+from rollbook.server.context import caller_of, context_of
+from rollbook.server.evals.messages import result_answer, status_of_run
 from rollbook.server.evals.metric_values import (
     checked_metrics,
     kept_error,

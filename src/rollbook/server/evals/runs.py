@@ -16,12 +16,7 @@ from starlette.responses import Response
 
 from rollbook.contracts.evals import MOST_BASELINES, RUN_STATUSES, EvalResult
 from rollbook.contracts.gate import Gate, gate_from
-from rollbook.digest import digest_of
-from rollbook.errors import ConfigurationError
-from rollbook.server.accounts.roles import require
-from rollbook.server.context import Caller, ServerContext, caller_of, context_of
-from rollbook.server.db.value_checks import LONGEST_INDEXED, checked_object, checked_text
-from rollbook.server.evals.messages import (
+from rollbook.contracts.wire.eval_runs import (
     CreateEvalRun,
     EvalRunAnswer,
     EvalRunCreated,
@@ -29,10 +24,14 @@ from rollbook.server.evals.messages import (
     EvalRunFinalized,
     EvalRunList,
     FinalizeEvalRun,
-    listed_answer,
-    run_answer,
-    status_of_run,
 )
+from rollbook.contracts.wire.limits import LONGEST_INDEXED
+from rollbook.digest import digest_of
+from rollbook.errors import ConfigurationError
+from rollbook.server.accounts.roles import require
+from rollbook.server.context import Caller, ServerContext, caller_of, context_of
+from rollbook.server.db.value_checks import checked_object, checked_text
+from rollbook.server.evals.messages import listed_answer, run_answer, status_of_run
 from rollbook.server.http.listing import listing_of, page_parameters
 from rollbook.server.http.openapi import LeanRoute, header, query, route
 from rollbook.server.http.requests import decoded, json_body, json_text

@@ -6,15 +6,15 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rollbook.server.accounts.audit import note
-from rollbook.server.context import caller_of, context_of
-from rollbook.server.evals.messages import (
+from rollbook.contracts.wire.scenarios import (
     ChangeScenario,
     ScenarioAnswer,
     ScenarioDeleted,
     ScenarioList,
-    scenario_answer,
 )
+from rollbook.server.accounts.audit import note
+from rollbook.server.context import caller_of, context_of
+from rollbook.server.evals.messages import scenario_answer
 from rollbook.server.http.listing import listing_of, page_parameters, truth_of
 from rollbook.server.http.openapi import LeanRoute, query, route
 from rollbook.server.http.requests import json_body

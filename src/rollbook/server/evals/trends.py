@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rollbook.contracts.evals import SUMMARY_KEYS
+from rollbook.contracts.wire.trends import Trend, TrendPoint
 from rollbook.server.context import caller_of, context_of
-from rollbook.server.evals.messages import Trend, TrendPoint
 from rollbook.server.http.listing import listing_of
 from rollbook.server.http.openapi import LeanRoute, query, route
 from rollbook.server.http.responses import Problem, json_response, wire_time

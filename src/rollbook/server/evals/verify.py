@@ -11,17 +11,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rollbook.contracts.evals import MOST_BASELINES, VerifyStatus
-from rollbook.server.context import caller_of, context_of
-from rollbook.server.evals.messages import (
+from rollbook.contracts.wire.scenarios import (
     CheckGate,
     GateAnswer,
     Promote,
     Promoted,
     RecordVerification,
     VerificationRecorded,
-    promoted_answer,
-    standing_answer,
 )
+from rollbook.server.context import caller_of, context_of
+from rollbook.server.evals.messages import promoted_answer, standing_answer
 from rollbook.server.evals.metric_values import checked_metrics, kept_error
 from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.requests import json_body
@@ -78,7 +77,11 @@ def gate_answer(version: str, standings: Sequence[Standing]) -> GateAnswer:
     critical = [each for each in standings if each.scenario.severity == "critical"]
     counts = Counter(_counted_as(each) for each in critical)
     blockers = [_blocker(each) for each in critical if each.status != "pass"]
-    answer = GateAnswer(
+    error = (
+        f"{len(blockers)} of {len(critical)} critical scenarios hold this candidate back; "
+        "replay those that are pending, and fix or put aside those that fail"
+    )
+    return GateAnswer(
         passed=not blockers,
         candidate_policy_version=version,
         critical_total=len(critical),
@@ -87,14 +90,9 @@ def gate_answer(version: str, standings: Sequence[Standing]) -> GateAnswer:
         critical_pending=counts["pending"],
         scenarios=[standing_answer(each) for each in standings],
         blockers=blockers,
+        error=error if blockers else None,
+        code="gate_blocked" if blockers else None,
     )
-    if blockers:
-        answer.code = "gate_blocked"
-        answer.error = (
-            f"{len(blockers)} of {len(critical)} critical scenarios hold this candidate back; "
-            "replay those that are pending, and fix or put aside those that fail"
-        )
-    return answer
 
 
 def _counted_as(standing: Standing) -> str:

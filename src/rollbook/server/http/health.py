@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import msgspec
 import sqlalchemy as sa
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rollbook.contracts.wire.health import Health
 from rollbook.errors import DatabaseFull, DatabaseUnavailable
 from rollbook.server.blobs.interface import BlobStoreUnavailable
 from rollbook.server.context import ServerContext, context_of
 from rollbook.server.db.engine import NOBODY
 from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.responses import Problem, json_response
-
-
-class Health(msgspec.Struct):
-    status: str
 
 
 async def healthz(_request: Request) -> Response:

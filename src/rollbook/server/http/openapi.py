@@ -17,8 +17,8 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from rollbook import __version__
+from rollbook.contracts.wire.errors import ErrorAnswer
 from rollbook.server.accounts.sessions import COOKIE
-from rollbook.server.episodes.messages import ErrorAnswer
 from rollbook.server.http.docs_page import PAGE_HEADERS, page
 from rollbook.server.http.responses import json_bytes
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from rollbook.contracts.wire.limits import LONGEST_TEXT
 from rollbook.errors import AlreadyTaken
 from rollbook.server.db import statements, tables
 from rollbook.server.db.rows import (
@@ -25,7 +26,7 @@ from rollbook.server.db.rows import (
     row_as,
 )
 from rollbook.server.db.tables import new_id, now_us
-from rollbook.server.db.value_checks import LONGEST_TEXT, checked_text, is_storable
+from rollbook.server.db.value_checks import checked_text, is_storable
 from rollbook.server.queries.people import LONGEST_LABEL, checked_email
 
 TOUCH_EVERY_US = 60_000_000

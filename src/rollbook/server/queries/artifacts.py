@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from rollbook.contracts.wire.limits import LONGEST_INDEXED, LONGEST_TEXT, MOST_PARTS
 from rollbook.errors import InvalidValue, QuotaExceeded
 from rollbook.server.db import statements, tables
 from rollbook.server.db.prepared import Prepared
@@ -21,21 +22,13 @@ from rollbook.server.db.rows import (
 )
 from rollbook.server.db.statements import upsert
 from rollbook.server.db.tables import new_id
-from rollbook.server.db.value_checks import (
-    LONGEST_INDEXED,
-    LONGEST_TEXT,
-    checked_choice,
-    checked_text,
-    checked_whole,
-    is_storable,
-)
+from rollbook.server.db.value_checks import checked_choice, checked_text, checked_whole, is_storable
 from rollbook.server.queries.scope import TenantScope
 
 KINDS = ("video", "sensors", "actions")
 ARTIFACT_STATUSES = ("requested", "stored", "refused")
 """Asked for; its bytes are there and were checked; its bytes came and were not what they should be."""
 RENDITIONS = ("pending", "ready", "failed")
-MOST_PARTS = 10_000
 _CHANGEABLE = (
     "status",
     "content_type",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from rollbook.contracts.episode import LONGEST_NAME, LONGEST_ROBOT
+from rollbook.contracts.wire.limits import LONGEST_INDEXED, LONGEST_TAG, MOST_TAGS
 from rollbook.errors import InvalidValue
 from rollbook.server.db.tables import new_id
 from rollbook.server.db.value_checks import (
-    LONGEST_INDEXED,
     checked_choice,
     checked_object,
     checked_real,
@@ -19,10 +20,8 @@ from rollbook.server.db.value_checks import (
 SOURCES = ("real", "sim", "replay")
 FINAL_STATUSES = ("ready", "failed")
 STATUSES = ("recording", *FINAL_STATUSES, "archived")
-LONGEST = {"name": 200, "robot": 120}
+LONGEST = {"name": LONGEST_NAME, "robot": LONGEST_ROBOT}
 """In characters; other texts about an episode may have LONGEST_INDEXED."""
-MOST_TAGS = 100
-LONGEST_TAG = 100
 _GREATEST_SEED = 10**40
 
 _Check = Callable[[str, object], Any]

@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from rollbook.contracts.wire.limits import LONGEST_EMAIL, LONGEST_INDEXED
 from rollbook.errors import AlreadyTaken, InvalidText, LastOwner
 from rollbook.server.db import tables
 from rollbook.server.db.rows import (
@@ -19,7 +20,6 @@ from rollbook.server.db.rows import (
 )
 from rollbook.server.db.tables import new_id
 from rollbook.server.db.value_checks import (
-    LONGEST_INDEXED,
     checked_choice,
     checked_object,
     checked_text,
@@ -30,7 +30,6 @@ from rollbook.server.queries.scope import TenantScope
 
 ROLES = ("owner", "admin", "member", "viewer")
 """Each may do what the next may, and more."""
-LONGEST_EMAIL = 320
 LONGEST_LABEL = 200
 MOST_EVENTS = 1000
 

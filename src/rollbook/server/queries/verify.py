@@ -8,25 +8,19 @@ from typing import Any
 import sqlalchemy as sa
 
 from rollbook.contracts.evals import EVIDENCE_KEY, OUTCOMES, SEVERITIES, VERIFY_STATUSES
+from rollbook.contracts.wire.limits import LONGEST_INDEXED, LONGEST_SCENARIO_NAME
 from rollbook.digest import digest_of
 from rollbook.server.db import tables
 from rollbook.server.db.eval_rows import ScenarioRow, Standing
 from rollbook.server.db.rows import AnyRow, DoomedObject, row_as
 from rollbook.server.db.statements import upsert
 from rollbook.server.db.tables import new_id
-from rollbook.server.db.value_checks import (
-    LONGEST_INDEXED,
-    checked_choice,
-    checked_text,
-    checked_whole,
-    is_storable,
-)
+from rollbook.server.db.value_checks import checked_choice, checked_text, checked_whole, is_storable
 from rollbook.server.http.cursors import cursor_at, place_of
 from rollbook.server.queries.evals import EvalQueries
 from rollbook.server.queries.people import PeopleQueries
 
 MOST_ON_A_PAGE = 1000
-LONGEST_SCENARIO_NAME = 200
 _SAME_RUN = ("org_id", "scenario_id", "eval_run_id")
 _TAKEN_OVER = (
     "candidate_policy_version",

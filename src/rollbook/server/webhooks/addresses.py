@@ -12,7 +12,6 @@ from urllib.parse import SplitResult, urlsplit
 
 Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 
-LONGEST_URL = 2000
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _resolvers = ThreadPoolExecutor(8, thread_name_prefix="webhook-names")
 """Of their own: a name server that does not answer must not hold up other work."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
+from rollbook.contracts.wire.webhooks import EVENTS
 from rollbook.server.db.engine import to_json
 from rollbook.server.db.tables import now_us
 from rollbook.server.http.responses import wire_time
 from rollbook.server.queries import EvalRunRow, Scope
 from rollbook.server.settings import Settings
 
-Event: TypeAlias = Literal["eval_run.completed", "eval_run.failed", "eval_run.cancelled"]
-EVENTS: tuple[Event, ...] = get_args(Event)
 TEST_EVENT = "webhook.test"
 _TOLD = ("recommend", "sentence", "needed_n", "gate_digest")
 _MOST_REASONS = 20

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rollbook.contracts.wire.webhooks import (
+    Attempt,
+    CreateWebhook,
+    DeliveryAnswer,
+    DeliveryList,
+    DeliveryQueued,
+    WebhookAnswer,
+    WebhookCreated,
+    WebhookDeleted,
+    WebhookList,
+)
 from rollbook.server.accounts.audit import note
 from rollbook.server.accounts.roles import require
 from rollbook.server.context import ServerContext, caller_of, context_of
@@ -19,73 +29,14 @@ from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.requests import json_body
 from rollbook.server.http.responses import Problem, json_response, not_found, wire_time
 from rollbook.server.queries import DeliveryRow, Scope, WebhookRow
-from rollbook.server.webhooks.addresses import LONGEST_URL, AddressRefused, checked_url
-from rollbook.server.webhooks.events import TEST_EVENT, Event, body_of
+from rollbook.server.webhooks.addresses import AddressRefused, checked_url
+from rollbook.server.webhooks.events import TEST_EVENT, body_of
 from rollbook.server.webhooks.secrets import hash_of, new_salt, secret_of
 
 MOST_WEBHOOKS = 20
 MOST_ON_A_PAGE = 200
 _DEFAULT_ON_A_PAGE = 50
 _BODY_LIMIT = 64 << 10
-
-
-class CreateWebhook(Struct, kw_only=True):
-    url: Annotated[str, Meta(min_length=1, max_length=LONGEST_URL)]
-    """`https` or `http`. Redirects are not followed."""
-    events: Annotated[list[Event], Meta(min_length=1, max_length=10)]
-    description: Annotated[str, Meta(max_length=500)] | None = None
-
-
-class WebhookAnswer(Struct, kw_only=True):
-    id: str
-    url: str
-    events: list[Event]
-    description: str | None
-    created_by: str | None
-    created_at: str
-
-
-class WebhookCreated(WebhookAnswer, kw_only=True):
-    secret: str
-    """Shown once. `Rollbook-Signature: t=<unix>,v1=<hex>` is HMAC-SHA256 with it over `<t>.<body>`."""
-
-
-class WebhookList(Struct):
-    webhooks: list[WebhookAnswer]
-
-
-class WebhookDeleted(Struct):
-    id: str
-    deleted: Literal[True] = True
-
-
-class Attempt(Struct):
-    at: str
-    status_code: int | None
-    """Null: there was no answer."""
-    error: str | None
-    took_ms: int
-
-
-class DeliveryAnswer(Struct, kw_only=True):
-    id: str
-    """Also in `Rollbook-Delivery`: the same one may come more than once."""
-    event: str
-    status: Literal["pending", "delivered", "failed"]
-    attempts: list[Attempt]
-    created_at: str
-    next_attempt_at: str | None
-    finished_at: str | None
-
-
-class DeliveryList(Struct):
-    deliveries: list[DeliveryAnswer]
-    next_cursor: str | None
-
-
-class DeliveryQueued(Struct):
-    delivery_id: str
-    webhook_id: str
 
 
 _create = msgspec.json.Decoder(CreateWebhook)

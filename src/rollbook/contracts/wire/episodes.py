@@ -1,0 +1,143 @@
+"""One episode: create, finalize, tag, read, list and delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+from rollbook.contracts.episode import (
+    LONGEST_NAME,
+    LONGEST_ROBOT,
+    ArtifactKind,
+    EpisodeSource,
+    EpisodeStatus,
+    FinalStatus,
+)
+from rollbook.contracts.wire.limits import LONGEST_INDEXED, LONGEST_TAG, LONGEST_TEXT, MOST_TAGS
+from rollbook.contracts.wire.uploads import Kinds, Sha256, Size, UploadUrl
+
+Name: TypeAlias = Annotated[str, Meta(max_length=LONGEST_NAME)]
+Robot: TypeAlias = Annotated[str, Meta(max_length=LONGEST_ROBOT)]
+Version: TypeAlias = Annotated[str, Meta(max_length=LONGEST_INDEXED)]
+Tag: TypeAlias = Annotated[str, Meta(max_length=LONGEST_TAG)]
+Tags: TypeAlias = Annotated[list[Tag], Meta(max_length=MOST_TAGS)]
+Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
+
+
+class Otel(Struct, frozen=True):
+    """The span that an episode was recorded in."""
+
+    trace_id: Annotated[str, Meta(pattern="^[0-9a-fA-F]{32}$", max_length=32)]
+    span_id: Annotated[str, Meta(pattern="^[0-9a-fA-F]{16}$", max_length=16)]
+    traceparent: Annotated[str, Meta(max_length=100)]
+
+
+class CreateEpisode(Struct, frozen=True, kw_only=True):
+    name: Name | None = None
+    source: EpisodeSource | None = None
+    robot: Robot | None = None
+    policy_version: Version | None = None
+    env_version: Version | None = None
+    git_sha: Version | None = None
+    seed: int | None = None
+    fps: Seconds | None = None
+    metadata: dict[str, Any] | None = None
+    tags: Tags | None = None
+    request_uploads: Kinds | None = None
+    """The artifacts that follow; the answer has an upload URL for each."""
+    otel: Otel | None = None
+
+
+class EpisodeCreated(Struct, frozen=True):
+    episode_id: str
+    status: EpisodeStatus
+    storage: Literal["r2", "unconfigured"]
+    upload_urls: list[UploadUrl]
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """What the sender says about an artifact; what is stored has to agree."""
+
+    sha256: Sha256 | None = None
+    size: Size | None = None
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    time_s: Seconds | None = None
+    reason: Annotated[str, Meta(max_length=LONGEST_TEXT)] | None = None
+
+
+class FinalizeEpisode(Struct, frozen=True, kw_only=True):
+    status: FinalStatus
+    duration_s: Seconds | None = None
+    fps: Seconds | None = None
+    bytes_total: Size | None = None
+    failure_time_s: Seconds | None = None
+    failure: Failure | None = None
+    """Another form of `failure_time_s`, with a reason."""
+    metadata: dict[str, Any] | None = None
+    tags: Tags | None = None
+    artifacts: dict[ArtifactKind, Claim] | None = None
+
+
+class EpisodeFinalized(Struct, frozen=True):
+    episode_id: str
+    status: EpisodeStatus
+    updated_at: str
+
+
+class ArtifactAnswer(Struct, frozen=True):
+    kind: ArtifactKind
+    size: int | None
+    sha256: str | None
+    content_type: str
+    playable: bool | None
+    """Whether a browser can play this video. Null for an artifact that is not a video."""
+    detail: str | None
+    uploaded_at: str | None
+    rendition: Literal["pending", "ready", "failed"] | None
+    """State of the playable copy of a video that browsers cannot play; `?rendition=playable` downloads the copy once it
+    is ready. Null when no copy is needed."""
+
+
+class EpisodeAnswer(Struct, frozen=True):
+    id: str
+    name: str | None
+    source: EpisodeSource
+    robot: str | None
+    policy_version: str | None
+    env_version: str | None
+    git_sha: str | None
+    seed: int | None
+    fps: float | None
+    duration_s: float | None
+    status: EpisodeStatus
+    failure_time_s: float | None
+    bytes_total: int | None
+    metadata: dict[str, Any]
+    tags: list[str]
+    artifacts: list[ArtifactAnswer]
+    """Artifacts whose bytes are stored and checked."""
+    missing_artifacts: list[ArtifactKind]
+    """Artifacts that were announced, and whose bytes are absent or are not the announced ones."""
+    created_by: str | None
+    created_at: str
+    updated_at: str
+    finalized_at: str | None
+    archived_at: str | None
+
+
+class EpisodeList(Struct, frozen=True):
+    episodes: list[EpisodeAnswer]
+    next_cursor: str | None
+
+
+class ChangeTags(Struct, frozen=True, kw_only=True):
+    add: Tags = []
+    remove: Tags = []
+
+
+class EpisodeDeleted(Struct, frozen=True):
+    id: str
+    deleted: Literal[True] = True

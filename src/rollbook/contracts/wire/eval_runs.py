@@ -1,0 +1,134 @@
+"""Eval runs and their results: create a run, put results, finalize, read, list and delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+from rollbook.contracts.evals import ResultStatus, RunnerKind, RunStatus
+from rollbook.contracts.wire.episodes import Name, Version
+from rollbook.contracts.wire.limits import LONGEST_INDEXED, MOST_IN_A_BATCH
+
+NotBlank: TypeAlias = Annotated[str, Meta(max_length=LONGEST_INDEXED, pattern=r"\S")]
+Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=LONGEST_INDEXED)]
+
+
+class CreateEvalRun(Struct, frozen=True, kw_only=True):
+    candidate_policy_version: NotBlank
+    baseline_episode_ids: Annotated[list[Id], Meta(min_length=1)]
+    """At most 10,000. An id that stands here twice counts once."""
+    baseline_policy_version: Version | None = None
+    name: Name | None = None
+    metadata: dict[str, Any] | None = None
+    gate: dict[str, Any] | None = None
+    """`gate.v1`: what has to be shown before the candidate ships. It cannot be changed afterwards."""
+    runner_kind: RunnerKind = "client"
+
+
+class EvalRunCreated(Struct, frozen=True):
+    eval_run_id: str
+    status: RunStatus
+    episode_count: int
+    gate_digest: str
+
+
+class PutResult(Struct, frozen=True, kw_only=True):
+    baseline_episode_id: str
+    status: Literal["complete", "failed"]
+    metrics: dict[str, Any]
+    candidate_episode_id: str | None = None
+    error: str | None = None
+    """Of any length; the first 2,000 characters are kept."""
+
+
+class ResultPut(Struct, frozen=True):
+    eval_result_id: str
+    run_status: RunStatus
+    episodes_completed: int
+    episodes_failed: int
+
+
+class PutResults(Struct, frozen=True):
+    results: Annotated[list[PutResult], Meta(max_length=MOST_IN_A_BATCH)]
+
+
+class OneResultPut(Struct, frozen=True, omit_defaults=True):
+    """With an `error` it was not taken, and `status_code` is what a call of its own would have been answered."""
+
+    baseline_episode_id: str
+    eval_result_id: str | None = None
+    error: str | None = None
+    code: str | None = None
+    status_code: int | None = None
+
+
+class ResultsPut(Struct, frozen=True):
+    run_status: RunStatus
+    episodes_completed: int
+    episodes_failed: int
+    results: list[OneResultPut]
+
+
+class FinalizeEvalRun(Struct, frozen=True, kw_only=True):
+    status: Literal["completed", "failed", "cancelled"] = "completed"
+    metadata: dict[str, Any] | None = None
+
+
+class EvalRunFinalized(Struct, frozen=True):
+    eval_run_id: str
+    status: RunStatus
+    summary: dict[str, Any]
+
+
+class EvalRunListed(Struct, frozen=True, kw_only=True):
+    id: str
+    name: str | None
+    candidate_policy_version: str
+    baseline_policy_version: str | None
+    runner_kind: RunnerKind
+    status: RunStatus
+    episode_count: int
+    """Baselines that the run was created with. A deleted baseline takes its result along and still counts here."""
+    episodes_completed: int
+    episodes_failed: int
+    recommend: str | None
+    """From the summary: what a majority of the averages says."""
+    decision: str | None
+    """From the summary: what the gate says."""
+    gate_digest: str
+    created_by: str | None
+    created_at: str
+    updated_at: str
+    completed_at: str | None
+
+
+class EvalRunAnswer(EvalRunListed, frozen=True, kw_only=True):
+    gate: dict[str, Any]
+    metadata: dict[str, Any]
+    summary: dict[str, Any] | None
+
+
+class EvalRunList(Struct, frozen=True):
+    eval_runs: list[EvalRunListed]
+    next_cursor: str | None
+
+
+class EvalRunDeleted(Struct, frozen=True):
+    id: str
+    deleted: Literal[True] = True
+
+
+class EvalResultAnswer(Struct, frozen=True):
+    id: str
+    baseline_episode_id: str
+    candidate_episode_id: str | None
+    status: ResultStatus
+    metrics: dict[str, Any]
+    error: str | None
+    updated_at: str
+
+
+class EvalResultList(Struct, frozen=True):
+    results: list[EvalResultAnswer]
+    next_cursor: str | None
