@@ -13,7 +13,7 @@ from rollbook.cli.output import VIOLATIONS, print_json, print_rows, shown_bytes
 from rollbook.errors import ConfigurationError, TargetExists
 
 if TYPE_CHECKING:
-    from rollbook.client import Client, RecordedEpisode
+    from rollbook.client import Client
     from rollbook.client.delivery import Delivery
 
 app = typer.Typer(
@@ -63,6 +63,8 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """Episodes that are all of this, the newest first."""
+    import msgspec
+
     with _client(profile) as client:
         found = client.episodes(
             policy_version=policy_version,
@@ -80,11 +82,14 @@ def list_(
             with_archived=with_archived,
             limit=limit or None,
         )
-        rows = [_as_dict(each) for each in found]
+        records = [each.record for each in found]
     if as_json:
-        print_json(rows)
-    else:
-        print_rows([{**row, "size": shown_bytes(row["bytes_total"])} for row in rows], _COLUMNS)
+        print_json(msgspec.to_builtins(records))
+        return
+    rows = [
+        {**msgspec.structs.asdict(each), "size": shown_bytes(each.bytes_total)} for each in records
+    ]
+    print_rows(rows, _COLUMNS)
 
 
 _COLUMNS = {
@@ -108,28 +113,23 @@ def _paths(terms: list[str] | tuple[()]) -> dict[str, str]:
     return {path: value for path, _, value in pairs}
 
 
-def _as_dict(episode: RecordedEpisode) -> dict[str, Any]:
-    import msgspec
-
-    found: dict[str, Any] = msgspec.to_builtins(episode.record)
-    return found
-
-
 @app.command()
 def show(episode_id: EpisodeId, profile: ProfileName = "default", as_json: AsJson = False) -> None:
     """Everything that is known about one episode."""
+    import msgspec
+
     with _client(profile) as client:
-        found = _as_dict(client.episode(episode_id))
+        found = client.episode(episode_id).record
     if as_json:
-        print_json(found)
+        print_json(msgspec.to_builtins(found))
         return
-    for name in (name for name in found if name not in ("artifacts", "metadata")):
-        if found[name] not in (None, []):
-            typer.echo(f"{name:<15} {found[name]}")
-    for artifact in found["artifacts"]:
-        typer.echo(f"{artifact['kind']:<15} {shown_bytes(artifact['size'])}  {artifact['sha256']}")
-    if found["metadata"]:
-        print_json(found["metadata"])
+    for name, value in msgspec.structs.asdict(found).items():
+        if name not in ("artifacts", "metadata") and value not in (None, []):
+            typer.echo(f"{name:<15} {value}")
+    for artifact in found.artifacts:
+        typer.echo(f"{artifact.kind:<15} {shown_bytes(artifact.size)}  {artifact.sha256}")
+    if found.metadata:
+        print_json(found.metadata)
 
 
 # --------------------------------------------------------------------------------------------- fetch
@@ -152,6 +152,8 @@ def download(
     as_json: AsJson = False,
 ) -> None:
     """Fetch the artifacts of an episode, verified, and what is known about it as episode.json."""
+    import msgspec
+
     from rollbook.contracts.episode import FILE_NAMES
     from rollbook.files import atomic_write
 
@@ -168,7 +170,7 @@ def download(
         for kind, target in targets.items():
             episode.download(kind, target)  # type: ignore[arg-type]
         with atomic_write(facts) as file:
-            file.write(_pretty(_as_dict(episode)))
+            file.write(_pretty(msgspec.to_builtins(episode.record)))
     written = [str(path) for path in (*targets.values(), facts)]
     if as_json:
         print_json({"episode_id": episode_id, "files": written})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -27,13 +27,17 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a key. It is shown once."""
+    import msgspec
+
+    from rollbook.contracts.wire.keys import KeyCreated
+
     body = {"label": label, "role": "viewer" if read_only else "member"}
     with connection_of(profile) as connection:
-        made = call(connection, "make a key", "POST", "/api/keys", body)
+        made = call(connection, "make a key", "POST", "/api/keys", KeyCreated, body)
     if as_json:
-        print_json(made)
+        print_json(msgspec.to_builtins(made))
     else:
-        typer.echo(made["api_key"])
+        typer.echo(made.api_key)
         typer.echo("Keep it somewhere safe: it is not shown again.", err=True)
 
 
@@ -44,9 +48,13 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """Keys of the organisation, the newest first. Revoked ones stay listed."""
+    import msgspec
+
+    from rollbook.contracts.wire.keys import KeyList
+
     with connection_of(profile) as connection:
-        keys: list[dict[str, Any]] = call(connection, "list keys", "GET", "/api/keys")["keys"]
-    print_limited(keys, _COLUMNS, limit, as_json)
+        found = call(connection, "list keys", "GET", "/api/keys", KeyList)
+    print_limited([msgspec.structs.asdict(each) for each in found.keys], _COLUMNS, limit, as_json)
 
 
 _COLUMNS = {
@@ -68,13 +76,17 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """End a key, at once and for good."""
+    import msgspec
+
+    from rollbook.contracts.wire.keys import KeyRevoked
+
     with connection_of(profile) as connection:
         path = f"/api/keys/{_id_in(key)}"
-        ended = call(connection, "revoke the key", "DELETE", path)
+        ended = call(connection, "revoke the key", "DELETE", path, KeyRevoked)
     if as_json:
-        print_json(ended)
+        print_json(msgspec.structs.asdict(ended))
     else:
-        typer.echo(f"revoked {ended['key_prefix']}")
+        typer.echo(f"revoked {ended.key_prefix}")
 
 
 def _id_in(text: str) -> str:

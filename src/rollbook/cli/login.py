@@ -10,7 +10,7 @@ import webbrowser
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 import typer
@@ -28,6 +28,10 @@ from rollbook.errors import (
 if TYPE_CHECKING:
     from rollbook.client.connection import Connection
     from rollbook.client.credentials import Access, Profile
+    from rollbook.client.http import Answer
+    from rollbook.contracts.wire.keys import LoginPolled
+
+T = TypeVar("T")
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8321"
 _LOGIN_LASTS_S = 600.0
@@ -69,11 +73,19 @@ def call(
     what: str,
     method: str,
     path: str,
+    answer: type[T],
     body: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+) -> T:
+    import msgspec
+
     from rollbook.client.runtime import finish
 
-    return finish(connection.call(what, method, path, body=body))
+    found = finish(connection.call(what, method, path, body=body))
+    try:
+        return msgspec.convert(found, answer)
+    except msgspec.ValidationError as error:
+        message = f"cannot {what}: the server's answer is not understood: {error}"
+        raise ServerError(status_code=200, message=message, response_body=found) from error
 
 
 # -------------------------------------------------------------------------------------------- login
@@ -110,7 +122,7 @@ def login(
         _show(waiting, url, no_browser)
         approved = waiting.approved()
     path = write_profile(_profile(approved, url), profile)
-    typer.echo(f"signed in as {approved.get('user_email') or 'somebody'}; the key is in {path}")
+    typer.echo(f"signed in as {approved.user_email or 'somebody'}; the key is in {path}")
 
 
 def _server(given: str | None, stored: Profile | None) -> str:
@@ -134,23 +146,19 @@ def _show(waiting: _Waiting, base_url: str, no_browser: bool) -> None:
         webbrowser.open(waiting.link)
 
 
-def _profile(approved: Mapping[str, Any], base_url: str) -> Profile:
+def _profile(approved: LoginPolled, base_url: str) -> Profile:
     from rollbook.client.credentials import Profile
 
-    key = approved.get("api_key")
-    if not isinstance(key, str) or not key:
+    if not approved.api_key:
         message = "the server approved this login but sent no key; start it again"
         raise ServerError(status_code=200, message=message)
-    texts = {
-        name: value
-        for name, value in (
-            ("org_id", approved.get("client_id")),
-            ("user_email", approved.get("user_email")),
-        )
-        if isinstance(value, str)
-    }
     # the address that was reached, not the one the server believes in: this one is known to work from here
-    return Profile(api_key=key, base_url=base_url, **texts)
+    return Profile(
+        api_key=approved.api_key,
+        base_url=base_url,
+        org_id=approved.client_id,
+        user_email=approved.user_email,
+    )
 
 
 @dataclass(slots=True)
@@ -165,36 +173,31 @@ class _Waiting:
 
     @classmethod
     def start(cls, connection: Connection) -> _Waiting:
-        said = _post(connection, "start", {"user_agent": _user_agent(), "hostname": _hostname()})
-        if said.status != 200:
-            raise said.refusal("start a login")
-        texts = {name: said.body.get(name) for name in ("device_code", "user_code")}
-        link = said.body.get("verification_uri_complete") or said.body.get("verification_uri")
-        if not all(isinstance(text, str) and text for text in (*texts.values(), link)):
-            message = "the server's answer is not the start of a login; is the base URL right?"
-            raise ServerError(status_code=200, message=message, response_body=said.body)
-        every_s = _interval(said.body, _POLL_EVERY_S)
-        return cls(
-            connection, str(texts["device_code"]), str(texts["user_code"]), str(link), every_s
-        )
+        from rollbook.contracts.wire.keys import LoginStarted
 
-    def approved(self) -> dict[str, Any]:
+        body = {"user_agent": _user_agent(), "hostname": _hostname()}
+        started = _post(connection, "start", body, LoginStarted)
+        link = started.verification_uri_complete
+        every_s = _interval(started.interval, _POLL_EVERY_S)
+        return cls(connection, started.device_code, started.user_code, link, every_s)
+
+    def approved(self) -> LoginPolled:
         """Asks until there is an answer. A network that is away for a moment is no answer."""
+        from rollbook.contracts.wire.keys import LoginPolled
+
+        body = {"device_code": self.device_code}
         deadline = time.monotonic() + _LOGIN_LASTS_S
         while time.monotonic() < deadline:
             try:
-                said = _post(self.connection, "poll", {"device_code": self.device_code})
+                polled = _post(self.connection, "poll", body, LoginPolled)
             except TransportError:
                 time.sleep(min(2 * self.every_s, 5.0))
                 continue
-            status = said.body.get("status")
-            if said.status == 200 and status == "approved":
-                return said.body
-            if said.status == 200 and status == "denied":
+            if polled.status == "approved":
+                return polled
+            if polled.status == "denied":
                 raise _given_up("the login was refused in the browser")
-            if said.status != 200:
-                raise said.refusal("log in")
-            self.every_s = _interval(said.body, self.every_s)
+            self.every_s = _interval(polled.interval, self.every_s)
             time.sleep(self.every_s)
         raise _given_up("nobody approved the login in time; start it again")
 
@@ -205,22 +208,9 @@ def _given_up(text: str) -> typer.Exit:
     return typer.Exit(VIOLATIONS)
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
-    status: int
-    body: dict[str, Any]
-
-    def refusal(self, what: str) -> APIError:
-        text = self.body.get("error") or f"the server answered {self.status}"
-        kind = ServerError if self.status >= 500 else APIError
-        return kind(
-            status_code=self.status, message=f"cannot {what}: {text}", response_body=self.body
-        )
-
-
-def _post(connection: Connection, verb: str, body: Mapping[str, Any]) -> _Said:
-    """These two routes take no key, and answer 410 with a body that matters."""
-    import json
+def _post(connection: Connection, verb: str, body: Mapping[str, Any], answer: type[T]) -> T:
+    """These two routes need no key, and a refusal such as 410 explains itself in its body."""
+    import msgspec
 
     from rollbook.client.http import JSON_TIMEOUT, Request, encoded
     from rollbook.client.runtime import finish
@@ -233,19 +223,36 @@ def _post(connection: Connection, verb: str, body: Mapping[str, Any]) -> _Said:
         body=encoded(body),
         timeout=JSON_TIMEOUT,
     )
-    answer = finish(connection.send(request))
+    came = finish(connection.send(request))
+    if came.status != 200:
+        raise _refusal("start a login" if verb == "start" else "log in", came)
     try:
-        found = json.loads(answer.body)
-    except ValueError:
-        found = None
-    return _Said(answer.status, found if isinstance(found, dict) else {})
+        return msgspec.json.decode(came.body, type=answer)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        message = f"the server's answer is not that of a login ({error}); is the base URL right?"
+        raise ServerError(status_code=200, message=message) from error
 
 
-def _interval(body: Mapping[str, Any], otherwise: float) -> float:
-    asked = body.get("interval")
-    if not isinstance(asked, int | float) or isinstance(asked, bool) or not asked > 0:
-        return otherwise
-    return min(max(float(asked), _LEAST_POLL_S), _MOST_POLL_S)
+def _refusal(what: str, came: Answer) -> APIError:
+    import msgspec
+
+    from rollbook.contracts.wire.errors import ErrorAnswer
+
+    try:
+        said = msgspec.json.decode(came.body, type=ErrorAnswer)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        said = ErrorAnswer(f"the server answered {came.status}", "")
+    return (ServerError if came.status >= 500 else APIError)(
+        status_code=came.status,
+        message=f"cannot {what}: {said.error}",
+        response_body=msgspec.structs.asdict(said),
+    )
+
+
+def _interval(asked_s: int | None, otherwise_s: float) -> float:
+    if asked_s is None or asked_s <= 0:
+        return otherwise_s
+    return min(max(float(asked_s), _LEAST_POLL_S), _MOST_POLL_S)
 
 
 def _user_agent() -> str:
@@ -288,42 +295,44 @@ def logout(
 
 def _revoked(stored: Profile) -> RollbookError | None:
     from rollbook.client.credentials import Access
+    from rollbook.contracts.wire.keys import KeyRevoked
 
     try:
         with connection_to(Access(stored.api_key, stored.base_url)) as connection:
-            ended = call(connection, "revoke the key", "POST", "/api/cli/auth/revoke")
+            ended = call(connection, "revoke the key", "POST", "/api/cli/auth/revoke", KeyRevoked)
     except AuthError:
         typer.echo("the key was revoked already")
         return None
     except RollbookError as error:
         return error
-    typer.echo(f"revoked {ended.get('key_prefix')} on {stored.base_url}")
+    typer.echo(f"revoked {ended.key_prefix} on {stored.base_url}")
     return None
 
 
 def whoami(profile: ProfileName = "default", as_json: AsJson = False) -> None:
     """Which server, organisation and key the SDK would use here, and whether the server takes the key."""
     from rollbook.client.credentials import credentials_path, read_profile
+    from rollbook.contracts.wire.accounts import WhoAmI
 
+    who: WhoAmI | None = None
     with connection_of(profile) as connection:
         try:
-            said = call(connection, "ask who this is", "GET", "/api/whoami")
+            who = call(connection, "ask who this is", "GET", "/api/whoami", WhoAmI)
         except TransportError as error:
             typer.echo(f"the server was not asked: {error}", err=True)
-            said = {}
         base_url = connection.base_url
     stored = read_profile(profile)
     facts = {
         "profile": profile,
         "base_url": base_url,
-        "organisation": _in(said, "organisation", "name"),
-        "org_id": _in(said, "organisation", "id"),
-        "role": said.get("role"),
-        "key_prefix": _in(said, "key", "key_prefix"),
+        "organisation": None if who is None else who.organisation.name,
+        "org_id": None if who is None else who.organisation.id,
+        "role": None if who is None else who.role,
+        "key_prefix": None if who is None or who.key is None else who.key.key_prefix,
         "user_email": None if stored is None else stored.user_email,
         "written_at": None if stored is None else stored.written_at,
         "credentials_path": str(credentials_path()),
-        "checked": bool(said),
+        "checked": who is not None,
     }
     if as_json:
         print_json(facts)
@@ -331,10 +340,3 @@ def whoami(profile: ProfileName = "default", as_json: AsJson = False) -> None:
     for name, value in facts.items():
         if value is not None and name != "checked":
             typer.echo(f"{name:<17} {value}")
-
-
-def _in(body: Mapping[str, Any], *path: str) -> str | None:
-    found: Any = body
-    for name in path:
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found if isinstance(found, str) else None
