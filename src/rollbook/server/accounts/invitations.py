@@ -40,7 +40,12 @@ from rollbook.server.db.engine import NOBODY, Tenant
 from rollbook.server.http.limits import address_of, attempts_of, network_of
 from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.requests import json_body
-from rollbook.server.http.responses import Problem, json_response, not_found, wire_time
+from rollbook.server.http.responses import (
+    Problem,
+    answer_from_row,
+    json_response,
+    not_found,
+)
 from rollbook.server.queries import (
     InvitationRow,
     Scope,
@@ -174,7 +179,7 @@ async def invite_member(request: Request) -> Response:
     caller = await caller_of(request)
     sent = await json_body(request, _INVITE, BODY_LIMIT)
     made, url = await invite_to(request, caller, sent.email, sent.role)
-    answer = InvitationMade(**msgspec.structs.asdict(_invitation_answer(made)), url=url)
+    answer = answer_from_row(InvitationMade, made, url=url)
     return json_response(answer, 201, {"Cache-Control": "no-store"})
 
 
@@ -182,7 +187,9 @@ async def list_invitations(request: Request) -> Response:
     context, caller = context_of(request), await caller_of(request)
     require(caller, "invite")
     found = await context.read(caller, lambda scope: scope.invitations())
-    return json_response(InvitationList([_invitation_answer(each) for each in found]))
+    return json_response(
+        InvitationList([answer_from_row(InvitationAnswer, each) for each in found])
+    )
 
 
 async def withdraw_invitation(request: Request) -> Response:
@@ -198,11 +205,6 @@ async def accept_invitation(request: Request) -> Response:
     response = json_response(begun.answer(), headers={"Cache-Control": "no-store"})
     set_cookie(request, response, begun.new.token)
     return response
-
-
-def _invitation_answer(row: InvitationRow) -> InvitationAnswer:
-    created, expires = wire_time(row.created_at_us), wire_time(row.expires_at_us)
-    return InvitationAnswer(row.id, row.email, row.role, created, expires)
 
 
 # -------------------------------------------------------------------------------------------- pages

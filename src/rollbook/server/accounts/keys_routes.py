@@ -30,7 +30,13 @@ from rollbook.server.accounts.sessions import Session
 from rollbook.server.context import Caller, caller_of, context_of
 from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.requests import json_body
-from rollbook.server.http.responses import Problem, json_response, not_found, wire_time
+from rollbook.server.http.responses import (
+    Problem,
+    answer_from_row,
+    json_response,
+    not_found,
+    wire_time,
+)
 from rollbook.server.queries import KeyRow, Scope
 
 T = TypeVar("T")
@@ -188,20 +194,12 @@ def revoked_answer(row: KeyRow) -> KeyRevoked:
 
 
 def _answer(row: KeyRow) -> KeyAnswer:
-    return KeyAnswer(
-        key_id=row.key_id,
+    return answer_from_row(
+        KeyAnswer,
+        row,
         key_prefix=shown_prefix(row.prefix, row.key_id),
-        label=row.label,
         role=role_of_key(row.prefix),
-        created_by=row.created_by,
-        created_at=wire_time(row.created_at_us),
-        last_used_at=_time(row.last_used_at_us),
-        revoked_at=_time(row.revoked_at_us),
     )
-
-
-def _time(at_us: int | None) -> str | None:
-    return None if at_us is None else wire_time(at_us)
 
 
 # -------------------------------------------------------------------------------------------- pages

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rollbook.contracts.evals import RunStatus
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRunHead:
@@ -15,7 +17,7 @@ class EvalRunHead:
     candidate_policy_version: str
     baseline_policy_version: str | None
     runner_kind: str
-    status: str
+    status: RunStatus
     episode_count: int
     """Of the baselines it was made for. One that is deleted takes its result along, and is still counted here."""
     episodes_completed: int

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 
+from rollbook.contracts.episode import ArtifactKind, EpisodeSource, EpisodeStatus
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -47,7 +49,7 @@ def _names_of(cls: type[R]) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True)
 class ArtifactRow:
     episode_id: str
-    kind: str
+    kind: ArtifactKind
     object_key: str
     content_type: str
     status: str
@@ -71,7 +73,7 @@ class EpisodeRow:
     org_id: str
     id: str
     name: str | None
-    source: str
+    source: EpisodeSource
     robot: str | None
     policy_version: str | None
     env_version: str | None
@@ -80,7 +82,7 @@ class EpisodeRow:
     fps: float | None
     duration_s: float | None
     bytes_total: int | None
-    status: str
+    status: EpisodeStatus
     failure_time_s: float | None
     metadata: dict[str, Any]
     tags: list[str]
@@ -102,7 +104,7 @@ class EpisodeRow:
 class UploadRow:
     id: str
     episode_id: str
-    kind: str
+    kind: ArtifactKind
     object_key: str
     store_id: str | None
     size: int

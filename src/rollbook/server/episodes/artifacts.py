@@ -26,7 +26,6 @@ from rollbook.server.blobs.interface import (
     sha256_of_file,
 )
 from rollbook.server.context import Caller, ServerContext, base_url_of, caller_of, context_of
-from rollbook.server.episodes.messages import kind_of
 from rollbook.server.http.openapi import LeanRoute, query, route
 from rollbook.server.http.responses import Problem, not_found
 from rollbook.server.queries import ArtifactRow, DoomedObject, EpisodeRow, Scope
@@ -108,7 +107,7 @@ async def _findings(
         Finding(kind, {}, "nothing was ever asked to be uploaded there") for kind in sorted(unknown)
     ]
     there = [
-        await _finding(context, each, claims.get(kind_of(each)), look)
+        await _finding(context, each, claims.get(each.kind), look)
         for each, look in zip(artifacts, looks, strict=True)
     ]
     return [*missing, *there]

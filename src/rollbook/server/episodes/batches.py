@@ -32,10 +32,8 @@ from rollbook.server.context import Caller, ServerContext, base_url_of, caller_o
 from rollbook.server.db.tables import new_id
 from rollbook.server.episodes.artifacts import is_as_checked, look_at, write_findings
 from rollbook.server.episodes.messages import (
-    episode_answer,
-    kind_of,
+    found_answer,
     new_episode_columns,
-    status_of,
 )
 from rollbook.server.episodes.quotas import checked_quota
 from rollbook.server.episodes.uploads import signed_urls, slot
@@ -83,7 +81,7 @@ async def create_episodes(request: Request) -> Response:
     for episode, kinds in zip(made, asked, strict=True):
         context.metrics.episode("created")
         urls = await signed_urls(context, base_url, episode.artifacts, kinds, most)
-        answers.append(EpisodeCreated(episode.id, status_of(episode), "r2", urls))
+        answers.append(EpisodeCreated(episode.id, episode.status, "r2", urls))
     return json_response(EpisodesCreated(answers), 201)
 
 
@@ -110,18 +108,13 @@ async def look_up_episodes(request: Request) -> Response:
 
     async def one(episode: EpisodeRow) -> EpisodeFound:
         if not body.urls:
-            return _found(episode, {})
+            return found_answer(episode, {})
         async with gate:
             urls = await _download_urls(context, caller, base_url, episode, episode.artifacts)
-            return _found(episode, urls)
+            return found_answer(episode, urls)
 
     answers = await asyncio.gather(*map(one, found))
     return json_response(EpisodesFound(answers, [each for each in ids if each not in known]))
-
-
-def _found(episode: EpisodeRow, urls: dict[ArtifactKind, str]) -> EpisodeFound:
-    known = msgspec.structs.asdict(episode_answer(episode))
-    return EpisodeFound(**known, download_urls=urls)
 
 
 async def _download_urls(
@@ -136,12 +129,12 @@ async def _download_urls(
         fit = await asyncio.gather(*(_is_fit(context, caller, each) for each in stored))
         stored = [each for each, is_fit in zip(stored, fit, strict=True) if is_fit]
     return {
-        kind_of(each): await context.blobs.presign_get(
+        each.kind: await context.blobs.presign_get(
             each.object_key,
             ttl_s=context.settings.download_ttl_s,
             base_url=base_url,
             content_type=each.content_type,
-            filename=None if each.kind == "video" else FILE_NAMES[kind_of(each)],
+            filename=None if each.kind == "video" else FILE_NAMES[each.kind],
         )
         for each in stored
     }

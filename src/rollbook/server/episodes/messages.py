@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 from msgspec import structs
 
-from rollbook.contracts.episode import ArtifactKind, EpisodeSource, EpisodeStatus
+from rollbook.contracts.episode import ArtifactKind
+from rollbook.contracts.wire.batches import EpisodeFound
 from rollbook.contracts.wire.episodes import (
     ArtifactAnswer,
     CreateEpisode,
@@ -17,8 +17,8 @@ from rollbook.contracts.wire.episodes import (
     FinalizeEpisode,
     Otel,
 )
-from rollbook.server.db.rows import ArtifactRow, EpisodeRow, UploadRow
-from rollbook.server.http.responses import wire_time
+from rollbook.server.db.rows import EpisodeRow
+from rollbook.server.http.responses import answer_from_row, wire_time
 
 
 def new_episode_columns(body: CreateEpisode) -> dict[str, Any]:
@@ -45,61 +45,21 @@ def final_columns(body: FinalizeEpisode) -> dict[str, Any]:
     return columns
 
 
-def kind_of(row: ArtifactRow | UploadRow) -> ArtifactKind:
-    return cast(ArtifactKind, row.kind)
-
-
-def status_of(row: EpisodeRow) -> EpisodeStatus:
-    return cast(EpisodeStatus, row.status)
-
-
 def finalized_answer(row: EpisodeRow) -> EpisodeFinalized:
-    return EpisodeFinalized(row.id, status_of(row), wire_time(row.updated_at_us))
+    return EpisodeFinalized(row.id, row.status, wire_time(row.updated_at_us))
 
 
 def episode_answer(row: EpisodeRow) -> EpisodeAnswer:
-    return EpisodeAnswer(
-        id=row.id,
-        name=row.name,
-        source=cast(EpisodeSource, row.source),
-        robot=row.robot,
-        policy_version=row.policy_version,
-        env_version=row.env_version,
-        git_sha=row.git_sha,
-        seed=row.seed,
-        fps=row.fps,
-        duration_s=row.duration_s,
-        status=status_of(row),
-        failure_time_s=row.failure_time_s,
-        bytes_total=row.bytes_total,
-        metadata=row.metadata,
-        tags=row.tags,
-        artifacts=_stored(row.artifacts),
-        missing_artifacts=[kind_of(each) for each in row.artifacts if each.status != "stored"],
-        created_by=row.created_by,
-        created_at=wire_time(row.created_at_us),
-        updated_at=wire_time(row.updated_at_us),
-        finalized_at=_time(row.finalized_at_us),
-        archived_at=_time(row.archived_at_us),
-    )
+    return answer_from_row(EpisodeAnswer, row, **_artifacts(row))
 
 
-def _stored(artifacts: Iterable[ArtifactRow]) -> list[ArtifactAnswer]:
-    return [
-        ArtifactAnswer(
-            kind=kind_of(each),
-            size=each.size,
-            sha256=each.sha256,
-            content_type=each.content_type,
-            playable=each.playable,
-            detail=each.detail,
-            uploaded_at=_time(each.uploaded_at_us),
-            rendition=cast(Any, each.rendition),
-        )
-        for each in artifacts
-        if each.status == "stored"
-    ]
+def found_answer(row: EpisodeRow, download_urls: dict[ArtifactKind, str]) -> EpisodeFound:
+    return answer_from_row(EpisodeFound, row, **_artifacts(row), download_urls=download_urls)
 
 
-def _time(at_us: int | None) -> str | None:
-    return None if at_us is None else wire_time(at_us)
+def _artifacts(row: EpisodeRow) -> dict[str, Any]:
+    stored = [each for each in row.artifacts if each.status == "stored"]
+    return {
+        "artifacts": [answer_from_row(ArtifactAnswer, each) for each in stored],
+        "missing_artifacts": [each.kind for each in row.artifacts if each.status != "stored"],
+    }

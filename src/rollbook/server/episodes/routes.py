@@ -35,7 +35,6 @@ from rollbook.server.episodes.messages import (
     episode_answer,
     finalized_answer,
     new_episode_columns,
-    status_of,
 )
 from rollbook.server.episodes.quotas import checked_quota
 from rollbook.server.episodes.search import PARAMETERS, search_of
@@ -77,7 +76,7 @@ async def create_episode(request: Request) -> Response:
     if not episode.replayed:
         context.metrics.episode("created")
     urls = await signed_urls(context, base_url, episode.artifacts, _open(episode, kinds), most)
-    created = EpisodeCreated(episode.id, status_of(episode), "r2", urls)
+    created = EpisodeCreated(episode.id, episode.status, "r2", urls)
     return json_response(created, 201, {"Idempotency-Replayed": "true"} if episode.replayed else {})
 
 
@@ -118,7 +117,7 @@ def _one_finalized(
     context: ServerContext, episode_id: str, done: EpisodeRow | Exception
 ) -> OneFinalized:
     if isinstance(done, EpisodeRow):
-        return OneFinalized(episode_id, status_of(done), wire_time(done.updated_at_us))
+        return OneFinalized(episode_id, done.status, wire_time(done.updated_at_us))
     problem = problem_of(done)
     if problem.status == 500:
         context.log.error("finalize_failed", episode_id=episode_id, error=repr(done))

@@ -39,7 +39,6 @@ from rollbook.server.episodes.artifacts import (
     tell_renditions,
     write_findings,
 )
-from rollbook.server.episodes.messages import kind_of
 from rollbook.server.episodes.quotas import checked_quota
 from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.requests import json_body
@@ -100,12 +99,12 @@ async def mint_upload_urls(request: Request) -> Response:
         episode = _open_episode(scope, episode_id)
         kinds = wanted
         if kinds is None:
-            kinds = [kind_of(each) for each in episode.artifacts if each.status != "stored"]
+            kinds = [each.kind for each in episode.artifacts if each.status != "stored"]
         found = [_slot_to_fill(scope, episode, kind) for kind in kinds]
         return found, checked_quota(scope, context.settings)
 
     found, most = await context.write(caller, find)
-    urls = await signed_urls(context, base_url, found, [kind_of(each) for each in found], most)
+    urls = await signed_urls(context, base_url, found, [each.kind for each in found], most)
     return json_response(UrlsMinted(episode_id, "r2", urls))
 
 
@@ -247,7 +246,7 @@ async def _state(context: ServerContext, base_url: str, upload: UploadRow) -> Up
     ]
     return UploadState(
         upload_id=upload.id,
-        kind=kind_of(upload),
+        kind=upload.kind,
         size=upload.size,
         part_size=upload.part_size,
         part_count=len(expected),
@@ -296,7 +295,7 @@ async def complete_upload(request: Request) -> Response:
     )
     if artifact is None or artifact.sha256 is None or artifact.size is None:
         raise not_found("upload")
-    done = UploadCompleted(upload.id, kind_of(upload), artifact.size, artifact.sha256)
+    done = UploadCompleted(upload.id, upload.kind, artifact.size, artifact.sha256)
     return json_response(done)
 
 
@@ -343,7 +342,7 @@ async def _inspected(
     if artifact is None:
         raise not_found("upload")
     claim = Claim(sha256=body.sha256 or upload.sha256, size=upload.size)
-    [finding] = await look_at(context, [artifact], {kind_of(upload): claim})
+    [finding] = await look_at(context, [artifact], {upload.kind: claim})
     damaged = await _damaged_parts(context, upload, body.parts or [])
     if finding.disagrees is None and not damaged:
         return finding

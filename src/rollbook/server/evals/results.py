@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from rollbook.contracts.evals import RESULT_STATUSES
 from rollbook.contracts.wire.eval_runs import (
+    EvalResultAnswer,
     EvalResultList,
     OneResultPut,
     PutResult,
@@ -26,7 +27,6 @@ from rollbook.contracts.wire.eval_runs import (
 )
 from rollbook.errors import Refusal
 from rollbook.server.context import caller_of, context_of
-from rollbook.server.evals.messages import result_answer, status_of_run
 from rollbook.server.evals.metric_values import (
     checked_metrics,
     kept_error,
@@ -37,7 +37,13 @@ from rollbook.server.evals.runs import CLOSED, closed
 from rollbook.server.http.listing import listing_of, page_parameters
 from rollbook.server.http.openapi import LeanRoute, query, route
 from rollbook.server.http.requests import json_body
-from rollbook.server.http.responses import Problem, json_response, not_found, problem_of
+from rollbook.server.http.responses import (
+    Problem,
+    answer_from_row,
+    json_response,
+    not_found,
+    problem_of,
+)
 from rollbook.server.queries import EvalResultRow, EvalRunRow, NewResult, Scope
 
 MOST_ON_A_PAGE = 1000
@@ -64,7 +70,7 @@ async def put_result(request: Request) -> Response:
 
     run, result_id = await context.write(caller, put)
     return json_response(
-        ResultPut(result_id, status_of_run(run), run.episodes_completed, run.episodes_failed)
+        ResultPut(result_id, run.status, run.episodes_completed, run.episodes_failed)
     )
 
 
@@ -80,9 +86,7 @@ async def put_result_batch(request: Request) -> Response:
         _told(each.baseline_episode_id, answer)
         for each, answer in zip(body.results, answers, strict=True)
     ]
-    return json_response(
-        ResultsPut(status_of_run(run), run.episodes_completed, run.episodes_failed, told)
-    )
+    return json_response(ResultsPut(run.status, run.episodes_completed, run.episodes_failed, told))
 
 
 def _checked(body: PutResult) -> Checked:
@@ -165,7 +169,9 @@ async def list_eval_results(request: Request) -> Response:
         return scope.eval_results(run_id, status, asked.cursor, asked.limit)
 
     found, following = await context_of(request).read(caller, find)
-    return json_response(EvalResultList([result_answer(each) for each in found], following))
+    return json_response(
+        EvalResultList([answer_from_row(EvalResultAnswer, each) for each in found], following)
+    )
 
 
 _RUN = "/api/ingest/eval-run/{eval_run_id}"

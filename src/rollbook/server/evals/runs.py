@@ -23,6 +23,7 @@ from rollbook.contracts.wire.eval_runs import (
     EvalRunDeleted,
     EvalRunFinalized,
     EvalRunList,
+    EvalRunListed,
     FinalizeEvalRun,
 )
 from rollbook.contracts.wire.limits import LONGEST_INDEXED
@@ -31,11 +32,10 @@ from rollbook.errors import ConfigurationError
 from rollbook.server.accounts.roles import require
 from rollbook.server.context import Caller, ServerContext, caller_of, context_of
 from rollbook.server.db.value_checks import checked_object, checked_text
-from rollbook.server.evals.messages import listed_answer, run_answer, status_of_run
 from rollbook.server.http.listing import listing_of, page_parameters
 from rollbook.server.http.openapi import LeanRoute, header, query, route
 from rollbook.server.http.requests import decoded, json_body, json_text
-from rollbook.server.http.responses import Problem, json_response, not_found
+from rollbook.server.http.responses import Problem, answer_from_row, json_response, not_found
 from rollbook.server.queries import EvalResultRow, EvalRunFilter, EvalRunRow, Scope
 from rollbook.server.webhooks.events import announce_run
 
@@ -73,7 +73,7 @@ async def create_eval_run(request: Request) -> Response:
         return scope.create_eval_run(values, baselines, idempotency)
 
     run = await context.write(caller, create)
-    made = EvalRunCreated(run.id, status_of_run(run), run.episode_count, run.gate_digest)
+    made = EvalRunCreated(run.id, run.status, run.episode_count, run.gate_digest)
     return json_response(made, 201, {"Idempotency-Replayed": "true"} if run.replayed else {})
 
 
@@ -145,7 +145,7 @@ async def finalize_eval_run(request: Request) -> Response:
         if told:
             context.deliveries_wanted.put_nowait(caller.org_id)
         if done is not None:
-            return json_response(EvalRunFinalized(done.id, status_of_run(done), summary))
+            return json_response(EvalRunFinalized(done.id, done.status, summary))
     text = "results are still arriving; finalize the run when its runners are done"
     raise Problem(409, "results_arriving", text)
 
@@ -244,7 +244,7 @@ async def cancel_eval_run(request: Request) -> Response:
     run, told = await context.write(caller, cancel)
     if told:
         context.deliveries_wanted.put_nowait(caller.org_id)
-    return json_response(run_answer(run))
+    return json_response(answer_from_row(EvalRunAnswer, run))
 
 
 async def delete_eval_run(request: Request) -> Response:
@@ -269,7 +269,7 @@ async def read_eval_run(request: Request) -> Response:
     run = await context_of(request).read(caller, lambda scope: scope.eval_run(run_id))
     if run is None:
         raise not_found("eval run")
-    return json_response(run_answer(run))
+    return json_response(answer_from_row(EvalRunAnswer, run))
 
 
 async def list_eval_runs(request: Request) -> Response:
@@ -281,7 +281,9 @@ async def list_eval_runs(request: Request) -> Response:
     found, following = await context_of(request).read(
         caller, lambda scope: scope.eval_runs(wanted, asked.cursor, asked.limit)
     )
-    return json_response(EvalRunList([listed_answer(each) for each in found], following))
+    return json_response(
+        EvalRunList([answer_from_row(EvalRunListed, each) for each in found], following)
+    )
 
 
 _INGEST, _RUN = "/api/ingest/eval-run", "/api/eval-runs/{eval_run_id}"

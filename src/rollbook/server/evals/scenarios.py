@@ -14,16 +14,19 @@ from rollbook.contracts.wire.scenarios import (
 )
 from rollbook.server.accounts.audit import note
 from rollbook.server.context import caller_of, context_of
-from rollbook.server.evals.messages import scenario_answer
 from rollbook.server.http.listing import listing_of, page_parameters, truth_of
 from rollbook.server.http.openapi import LeanRoute, query, route
 from rollbook.server.http.requests import json_body
-from rollbook.server.http.responses import json_response, not_found
+from rollbook.server.http.responses import answer_from_row, json_response, not_found
 from rollbook.server.queries import ScenarioRow, Scope
 
 MOST_ON_A_PAGE = 1000
 _DEFAULT_ON_A_PAGE = 100
 _change = msgspec.json.Decoder(ChangeScenario)
+
+
+def scenario_answer(row: ScenarioRow) -> ScenarioAnswer:
+    return answer_from_row(ScenarioAnswer, row, scenario_id=row.id)
 
 
 async def list_scenarios(request: Request) -> Response:

@@ -17,14 +17,14 @@ from rollbook.contracts.wire.scenarios import (
     Promote,
     Promoted,
     RecordVerification,
+    StandingAnswer,
     VerificationRecorded,
 )
 from rollbook.server.context import caller_of, context_of
-from rollbook.server.evals.messages import promoted_answer, standing_answer
 from rollbook.server.evals.metric_values import checked_metrics, kept_error
 from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.requests import json_body
-from rollbook.server.http.responses import Problem, json_response, not_found
+from rollbook.server.http.responses import Problem, answer_from_row, json_response, not_found
 from rollbook.server.queries import ScenarioRow, Scope, Standing, verdict
 
 _promote = msgspec.json.Decoder(Promote)
@@ -58,8 +58,9 @@ async def promote_episode(request: Request) -> Response:
         return found
 
     scenario, promoted = await context.write(caller, promote)
+    answer = answer_from_row(Promoted, scenario, scenario_id=scenario.id, promoted=promoted)
     is_new = promoted and scenario.created_at_us == scenario.updated_at_us
-    return json_response(promoted_answer(scenario, promoted), 201 if is_new else 200)
+    return json_response(answer, 201 if is_new else 200)
 
 
 async def check_gate(request: Request) -> Response:
@@ -88,10 +89,23 @@ def gate_answer(version: str, standings: Sequence[Standing]) -> GateAnswer:
         critical_passed=counts["passed"],
         critical_failed=counts["failed"],
         critical_pending=counts["pending"],
-        scenarios=[standing_answer(each) for each in standings],
+        scenarios=[_standing(each) for each in standings],
         blockers=blockers,
         error=error if blockers else None,
         code="gate_blocked" if blockers else None,
+    )
+
+
+def _standing(standing: Standing) -> StandingAnswer:
+    scenario = standing.scenario
+    return answer_from_row(
+        StandingAnswer,
+        standing,
+        scenario_id=scenario.id,
+        baseline_episode_id=scenario.baseline_episode_id,
+        name=scenario.name,
+        severity=scenario.severity,
+        latest_status=standing.status,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -37,6 +37,7 @@ from rollbook.server.blobs.interface import (
     UploadNotFound,
 )
 
+M = TypeVar("M", bound=msgspec.Struct)
 ExceptionHandler: TypeAlias = "Callable[[Request, Any], Coroutine[Any, Any, Response]]"
 
 RETRY_AFTER_S = 5
@@ -98,6 +99,21 @@ def json_response(
 def wire_time(at_us: int) -> str:
     """ISO 8601 in UTC, to the microsecond."""
     return (_EPOCH + timedelta(microseconds=at_us)).isoformat().replace("+00:00", "Z")
+
+
+def answer_from_row(message: type[M], row: object, **more: object) -> M:
+    """A message whose fields are columns of the row. A time `x_at` is the column `x_at_us`. `more` holds the fields
+    that are not in the row."""
+    values = dict(more)
+    for name in message.__struct_fields__:
+        if name not in values:
+            values[name] = _time_of(row, name) if name.endswith("_at") else getattr(row, name)
+    return message(**values)
+
+
+def _time_of(row: object, name: str) -> str | None:
+    at_us: int | None = getattr(row, f"{name}_us")
+    return None if at_us is None else wire_time(at_us)
 
 
 # ----------------------------------------------------------------------------------------- problems

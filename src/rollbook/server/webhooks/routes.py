@@ -27,7 +27,13 @@ from rollbook.server.db.value_checks import checked_text
 from rollbook.server.http.listing import listing_of, page_parameters
 from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.requests import json_body
-from rollbook.server.http.responses import Problem, json_response, not_found, wire_time
+from rollbook.server.http.responses import (
+    Problem,
+    answer_from_row,
+    json_response,
+    not_found,
+    wire_time,
+)
 from rollbook.server.queries import DeliveryRow, Scope, WebhookRow
 from rollbook.server.webhooks.addresses import AddressRefused, checked_url
 from rollbook.server.webhooks.events import TEST_EVENT, body_of
@@ -70,7 +76,7 @@ async def create_webhook(request: Request) -> Response:
         return made
 
     made = await context.write(caller, create)
-    created = WebhookCreated(**_answer(made), secret=secret)
+    created = answer_from_row(WebhookCreated, made, secret=secret)
     return json_response(created, 201, {"Cache-Control": "no-store"})
 
 
@@ -85,7 +91,7 @@ async def list_webhooks(request: Request) -> Response:
     context, caller = context_of(request), await caller_of(request)
     require(caller, "manage_webhooks")
     found = await context.read(caller, lambda scope: scope.webhooks())
-    return json_response(WebhookList([WebhookAnswer(**_answer(each)) for each in found]))
+    return json_response(WebhookList([answer_from_row(WebhookAnswer, each) for each in found]))
 
 
 async def delete_webhook(request: Request) -> Response:
@@ -139,31 +145,13 @@ async def send_test_event(request: Request) -> Response:
     return json_response(DeliveryQueued(queued.id, webhook_id), 202)
 
 
-def _answer(row: WebhookRow) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "url": row.url,
-        "events": row.events,
-        "description": row.description,
-        "created_by": row.created_by,
-        "created_at": wire_time(row.created_at_us),
-    }
-
-
 def _delivery(row: DeliveryRow) -> DeliveryAnswer:
-    waits = row.status == "pending"
-    return DeliveryAnswer(
-        id=row.id,
-        event=row.event,
-        status=row.status,  # type: ignore[arg-type]
-        attempts=[
-            Attempt(wire_time(each["at_us"]), each["status_code"], each["error"], each["took_ms"])
-            for each in row.tries
-        ],
-        created_at=wire_time(row.created_at_us),
-        next_attempt_at=wire_time(row.next_attempt_at_us) if waits else None,
-        finished_at=None if row.finished_at_us is None else wire_time(row.finished_at_us),
-    )
+    attempts = [
+        Attempt(wire_time(each["at_us"]), each["status_code"], each["error"], each["took_ms"])
+        for each in row.tries
+    ]
+    more: dict[str, Any] = {} if row.status == "pending" else {"next_attempt_at": None}
+    return answer_from_row(DeliveryAnswer, row, attempts=attempts, **more)
 
 
 _HOOK = "/api/webhooks/{webhook_id}"
