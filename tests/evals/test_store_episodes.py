@@ -14,7 +14,7 @@ from rollbook.client import Client
 from rollbook.contracts.evals import OUTCOMES
 from rollbook.contracts.gate import Gate
 from rollbook.errors import ConfigurationError, InvalidValue
-from rollbook.evals import fast_lane, store_episodes
+from rollbook.evals import store_episodes
 from rollbook.evals.baselines import Baseline
 from rollbook.evals.policies import as_policy
 from rollbook.evals.runs import complete_run, create_run, run_against
@@ -126,15 +126,6 @@ def test_many_chains_come_in_batches_and_in_their_order(
     assert [ids[7], ids[2]] == some
     rows = [client.episode(each).metadata["rollout"]["rollout_row_id"] for each in ids]
     assert rows == list(range(10))
-
-
-def test_files_that_the_fast_lane_does_not_take_go_the_general_way(
-    client: Client, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fast_lane, "LARGEST_BYTES", 0)
-    (episode_id,) = log_chains(client, store, policy_version="explorer-10", rows=[1])
-    logged = client.episode(episode_id).actions()
-    assert logged.keys() == StoreBaselines(store).actions(1).keys()
 
 
 def test_an_episode_that_was_left_half_way_is_logged_again(client: Client, store: Path) -> None:

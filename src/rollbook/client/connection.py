@@ -89,14 +89,14 @@ class Connection:
         )
         return json_object(request, await self.send(request))
 
-    async def put(self, what: str, url: str, content_type: str, file: FileSlice) -> None:
-        """To a signed URL, which says all there is to say: no key goes there."""
+    async def put(self, what: str, url: str, content_type: str, body: FileSlice | bytes) -> None:
+        """Uploads to a signed URL. The URL is the permission, so the API key is not sent."""
         request = Request(
             what=what,
             method="PUT",
             url=self.absolute(url),
             headers={"Content-Type": content_type},
-            body=file,
+            body=body,
             timeout=TRANSFER_TIMEOUT,
             safe_to_resend=True,
             signed=True,

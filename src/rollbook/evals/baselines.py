@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from rollbook.contracts.episode import ArtifactKind, EpisodeRecord
 from rollbook.contracts.npz import read_npz
 from rollbook.errors import NotFoundError, RollbookError, ServerError
-from rollbook.evals.fast_lane import FastLane
 from rollbook.scoring.outcomes import outcome_of
 
 if TYPE_CHECKING:
@@ -73,17 +72,18 @@ class Ticket:
     problem: RollbookError | None = None
     """Why it could not be looked up."""
 
-    def fetch(
-        self, client: Client, kinds: Sequence[ArtifactKind], lane: FastLane | None = None
-    ) -> Baseline:
-        """With those artifacts that it has. Raises what keeps one from coming or being read."""
+    def fetch(self, client: Client, kinds: Sequence[ArtifactKind]) -> Baseline:
+        """The baseline with those of the asked artifacts that it has.
+
+        Raises the error of an artifact that cannot be downloaded or read.
+        """
         if self.problem is not None:
             raise self.problem
         if self.record is None:
             message = f"episode {self.id} is not there: deleted, or never yours"
             raise NotFoundError(status_code=404, message=message)
         there = [kind for kind in kinds if self.record.artifact(kind) is not None]
-        files = {kind: self._file(client, kind, lane) for kind in there}
+        files = {kind: self._file(client, kind) for kind in there}
         arrays = {kind: read_npz(files[kind]) for kind in _READ_KINDS if kind in files}
         video = files.get("video")
         return Baseline(
@@ -95,25 +95,19 @@ class Ticket:
             outcome_of(self.record.metadata),
         )
 
-    def _file(self, client: Client, kind: ArtifactKind, lane: FastLane | None) -> Path | bytes:
-        """From the cache, else from the server; what came from there is in the cache now."""
+    def _file(self, client: Client, kind: ArtifactKind) -> Path | bytes:
+        """The artifact's bytes if they came with the ticket, else its file in the cache, downloaded if needed."""
         from rollbook.client.recorded import RecordedCore
         from rollbook.client.runtime import finish
 
         assert self.record is not None
         artifact = self.record.artifact(kind)
         assert artifact is not None
-        sha256, url, data = artifact.sha256, self.urls.get(kind), self.data.get(kind)
-        if sha256 is not None and kind != "video":
-            if data is None and lane is not None and url is not None:
-                cached = client.cache.find(sha256)
-                if cached is not None:
-                    return cached
-                data = lane.get(client.connection.absolute(url), artifact.size)
-            if data is not None:
-                kept = client.cache.add(data, f"{kind} of episode {self.id}")
-                if kept.name == sha256:
-                    return data
+        data = self.data.get(kind)
+        if data is not None and artifact.sha256 is not None and kind != "video":
+            kept = client.cache.add(data, f"{kind} of episode {self.id}")
+            if kept.name == artifact.sha256:
+                return data
         core = RecordedCore(client.connection, client.cache, self.record, self.urls)
         return finish(core.fetch(kind))
 
@@ -216,15 +210,13 @@ def fetch_ahead(
 ) -> Iterator[Fetched]:
     """In order, with `ahead` of them under way or waiting: the next one is here when a worker is free."""
     pool = ThreadPoolExecutor(DOWNLOADS_AT_ONCE, thread_name_prefix="rollbook-fetch")
-    lane = FastLane()
     waiting: deque[Fetched] = deque()
     try:
         while True:
             for ticket in islice(tickets, ahead + 1 - len(waiting)):
-                waiting.append(Fetched(ticket.id, pool.submit(ticket.fetch, client, kinds, lane)))
+                waiting.append(Fetched(ticket.id, pool.submit(ticket.fetch, client, kinds)))
             if not waiting:
                 return
             yield waiting.popleft()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        lane.close()

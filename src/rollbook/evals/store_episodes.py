@@ -9,22 +9,18 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rollbook.client import Client
 from rollbook.client.bodies import create_body
-from rollbook.client.file_slice import FileSlice
 from rollbook.client.runtime import finish
 from rollbook.client.uploads import upload_urls
 from rollbook.contracts.episode import CONTENT_TYPES, ArtifactKind, EpisodeRecord
 from rollbook.contracts.npz import write_npz
 from rollbook.errors import APIError, ConfigurationError
-from rollbook.evals.fast_lane import FastLane
 from rollbook.evals.store_baselines import ROLLOUT_METADATA, StoreBaselines
 
 CHAINS_AT_ONCE = 32
@@ -110,7 +106,6 @@ class _Logger:
         self._policy_version = policy_version
         self._tags = tags
         self._there = self._already_there()
-        self._lane = FastLane()
         self._puts = ThreadPoolExecutor(_PUTS_AT_ONCE, thread_name_prefix="rollbook-log")
 
     def __enter__(self) -> _Logger:
@@ -118,7 +113,6 @@ class _Logger:
 
     def __exit__(self, *exception: object) -> None:
         self._puts.shutdown(cancel_futures=True)
-        self._lane.close()
 
     def _already_there(self) -> dict[tuple[Any, str | None], str]:
         """Whole episodes of this store by row and policy version; one that was left half-way is none."""
@@ -184,14 +178,8 @@ class _Logger:
         return ids
 
     def _put(self, url: str, kind: ArtifactKind, data: bytes) -> None:
-        connection = self._client.connection
-        if self._lane.put(connection.absolute(url), CONTENT_TYPES[kind], data):
-            return
-        with tempfile.TemporaryDirectory(prefix="rollbook-") as folder:
-            path = Path(folder) / kind
-            path.write_bytes(data)
-            whole = FileSlice(path, 0, len(data))
-            finish(connection.put(f"upload {kind} of a chain", url, CONTENT_TYPES[kind], whole))
+        put = self._client.connection.put
+        finish(put(f"upload {kind} of a chain", url, CONTENT_TYPES[kind], data))
 
     def _finalize(self, ids: list[str], chains: list[_Chain]) -> None:
         bodies = [chain.finalize(each) for each, chain in zip(ids, chains, strict=True)]

@@ -26,7 +26,6 @@ from rollbook.contracts.evals import (
     EvalRun,
 )
 from rollbook.errors import APIError, ConflictError, NotFoundError, RollbookError
-from rollbook.evals.fast_lane import LARGEST_BYTES, FastLane
 from rollbook.evals.journal import Journal, Piece, Row
 
 if TYPE_CHECKING:
@@ -61,7 +60,6 @@ class Uploads:
         self._journal = journal
         self._landed = landed
         self._landing = threading.Lock()
-        self._fast_lane = FastLane()
         self._fatal: BaseException | None = None
         self._rows: queue.Queue[Row | None] = queue.Queue(_WAITING_ROWS)
         self._puts = ThreadPoolExecutor(_PUTS_AT_ONCE, thread_name_prefix="rollbook-put")
@@ -104,7 +102,6 @@ class Uploads:
         if try_again:
             self._deliver_what_is_left()
         self._puts.shutdown()
-        self._fast_lane.close()
 
     # ----------------------------------------------------------------------------------- collecting
 
@@ -260,12 +257,8 @@ class Uploads:
         from rollbook.client.runtime import finish
 
         file = FileSlice(self._journal.folder / piece.file, piece.start, piece.size)
-        connection, content_type = self._client.connection, CONTENT_TYPES[kind]
-        if piece.size <= LARGEST_BYTES:
-            data = b"".join(file.pieces())
-            if self._fast_lane.put(connection.absolute(url), content_type, data):
-                return
-        finish(connection.put(f"upload {kind} of a replay", url, content_type, file))
+        put = self._client.connection.put
+        finish(put(f"upload {kind} of a replay", url, CONTENT_TYPES[kind], file))
 
     def _finalize(self, rows: Sequence[Row], urls: Mapping[str, Mapping[str, str]]) -> None:
         bodies = []

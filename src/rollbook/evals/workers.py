@@ -18,7 +18,6 @@ from rollbook.errors import (
     TransportError,
 )
 from rollbook.evals.baselines import Arrays, Baseline, Fetched, Ticket
-from rollbook.evals.fast_lane import FastLane
 from rollbook.evals.journal import Row
 from rollbook.evals.policies import Policy, PolicySource
 from rollbook.evals.replay import (
@@ -60,7 +59,6 @@ class ReplayWorker:
         self._plan = plan
         self._policy: Policy = plan.policy.make()
         self._chains: Any = None
-        self._lane = FastLane()
 
     def __call__(self, item: Ticket | Fetched | Baseline) -> Row:
         try:
@@ -90,7 +88,6 @@ class ReplayWorker:
         )
 
     def close(self) -> None:
-        self._lane.close()
         self._policy.close()
 
     def _baseline(self, item: Ticket | Fetched | Baseline) -> Baseline:
@@ -98,7 +95,7 @@ class ReplayWorker:
             return item.baseline()
         if isinstance(item, Ticket):
             assert self._plan.client is not None
-            return item.fetch(self._plan.client, self._plan.kinds, self._lane)
+            return item.fetch(self._plan.client, self._plan.kinds)
         return item
 
     def _replay(self, baseline: Baseline) -> Replay:
