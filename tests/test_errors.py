@@ -53,5 +53,6 @@ def test_a_huge_id_does_not_flood_the_message_but_is_kept() -> None:
 def test_only_what_passes_by_itself_is_worth_a_retry() -> None:
     retryable = {cls.__name__ for cls in ALL if cls.retryable}
     assert retryable == {
-        *("LeaseHeld", "TransportError", "RateLimitError", "ServerError", "DatabaseUnavailable")
+        *("LeaseHeld", "TransportError", "RateLimitError", "ServerError", "DatabaseUnavailable"),
+        "BlobStoreUnavailable",
     }

@@ -16,20 +16,21 @@ from starlette.requests import Request
 
 from rollbook import __version__
 from rollbook.server.accounts import (
-    accounts,
     audit,
-    device,
+    device_login,
     invitations,
-    keys_routes,
+    manage_keys,
     members,
     pages,
+    sign_in,
 )
-from rollbook.server.accounts.sessions import session_caller
-from rollbook.server.blobs.interface import BlobStore, open_blobs
+from rollbook.server.blobs.interface import BlobStore
+from rollbook.server.blobs.open import open_blobs
 from rollbook.server.blobs.routes import blob_routes
 from rollbook.server.context import ServerContext, context_of
 from rollbook.server.db.engine import Database
 from rollbook.server.db.migrate import migrate
+from rollbook.server.db.open import open_database
 from rollbook.server.episodes import (
     artifacts,
     batches as episode_batches,
@@ -44,8 +45,7 @@ from rollbook.server.evals import (
     trends,
     verify,
 )
-from rollbook.server.http import health
-from rollbook.server.http.limits import RateLimits
+from rollbook.server.http.health import health_routes
 from rollbook.server.http.middleware import RequestEdge
 from rollbook.server.http.openapi import document_routes
 from rollbook.server.http.responses import EXCEPTION_HANDLERS
@@ -75,10 +75,10 @@ def create_app(settings: Settings) -> Starlette:
             *trends.routes,
             *webhooks.routes,
             *blob_routes(_blobs_of),
-            *health.routes,
-            *keys_routes.routes,
-            *device.routes,
-            *accounts.routes,
+            *health_routes(_database_of, _blobs_of),
+            *manage_keys.routes,
+            *device_login.routes,
+            *sign_in.routes,
             *members.routes,
             *invitations.routes,
             *audit.routes,
@@ -99,6 +99,10 @@ def worker_app() -> Starlette:
     return create_app(Settings.load(Path(given.pop("data_dir")), **given))
 
 
+def _database_of(request: Request) -> Database:
+    return context_of(request).db
+
+
 def _blobs_of(request: Request) -> BlobStore:
     return context_of(request).blobs
 
@@ -111,7 +115,7 @@ async def _lifespan(app: Starlette, settings: Settings) -> AsyncIterator[None]:
     if applied:
         log.info("migrated", revisions=applied)
     async with AsyncExitStack() as stack:
-        db = Database.open(settings.database_url)
+        db = open_database(settings.database_url)
         stack.push_async_callback(asyncio.to_thread, db.close)
         blobs = open_blobs(
             settings.blobs_url, secret=settings.secret, s3_endpoint=settings.s3_endpoint
@@ -125,8 +129,6 @@ async def _lifespan(app: Starlette, settings: Settings) -> AsyncIterator[None]:
             blobs=blobs,
             log=log,
             metrics=metrics,
-            limits=RateLimits(settings),
-            session_caller=session_caller,
         )
         stack.push_async_callback(_cancelled, asyncio.create_task(keep_reaping(context)))
         stack.push_async_callback(_cancelled, asyncio.create_task(keep_making(context)))

@@ -24,6 +24,14 @@
     │   └── ServerError               5xx: the server failed (a retry can help)
     ├── DatabaseUnavailable           down, restarting or locked (a retry can help)
     ├── DatabaseFull                  no room left on the database's disk
+    ├── BlobError                     an artifact's bytes: the text holds no path of the server and no secret
+    │   ├── InvalidBlobKey            the text is not an object key
+    │   ├── BlobNotFound              nothing is stored under this key
+    │   ├── BlobExists                something is stored under this key and must not be replaced
+    │   ├── BlobTooLarge              more bytes than allowed; nothing was kept
+    │   ├── UploadNotFound            the multipart upload was completed, aborted or never started
+    │   ├── PartsMismatch             the parts named at the end are not the parts that arrived
+    │   └── BlobStoreUnavailable      the disk is full, or S3 is down or refuses us (a retry can help)
     ├── GenerationFailed              an unexpected error, and the source row it happened at
     ├── NoRollouts                    generation came to an end without one rollout, and why
     └── Refusal                       a record the contracts do not accept
@@ -256,6 +264,64 @@ class DatabaseFull(RollbookError):
     template: ClassVar[str] = (
         "the database has no room left on its disk; nothing was changed, make room and try again"
     )
+
+
+@dataclass(eq=False, kw_only=True)
+class BlobError(RollbookError):
+    code: ClassVar[str] = "blob_error"
+
+
+@dataclass(eq=False, kw_only=True)
+class InvalidBlobKey(BlobError, ValueError):
+    code: ClassVar[str] = "invalid_blob_key"
+    template: ClassVar[str] = "{detail}"
+    detail: str
+
+
+@dataclass(eq=False, kw_only=True)
+class BlobNotFound(BlobError, LookupError):
+    code: ClassVar[str] = "blob_not_found"
+    template: ClassVar[str] = "there is nothing at {key!r}; upload it first"
+    key: str
+
+
+@dataclass(eq=False, kw_only=True)
+class BlobExists(BlobError):
+    code: ClassVar[str] = "blob_exists"
+    template: ClassVar[str] = "{key!r} is there already and was not to be replaced"
+    key: str
+
+
+@dataclass(eq=False, kw_only=True)
+class BlobTooLarge(BlobError):
+    code: ClassVar[str] = "blob_too_large"
+    template: ClassVar[str] = "{key!r} may have {most} bytes and has more; nothing was kept"
+    key: str
+    most: int
+
+
+@dataclass(eq=False, kw_only=True)
+class UploadNotFound(BlobError, LookupError):
+    code: ClassVar[str] = "upload_not_found"
+    template: ClassVar[str] = (
+        "there is no such upload of {key!r}: it was completed or aborted, or never started; start a new one"
+    )
+    key: str
+
+
+@dataclass(eq=False, kw_only=True)
+class PartsMismatch(BlobError, ValueError):
+    code: ClassVar[str] = "parts_mismatch"
+    template: ClassVar[str] = "{detail}"
+    detail: str
+
+
+@dataclass(eq=False, kw_only=True)
+class BlobStoreUnavailable(BlobError):
+    code: ClassVar[str] = "blob_store_unavailable"
+    retryable: ClassVar[bool] = True
+    template: ClassVar[str] = "{detail}"
+    detail: str
 
 
 # ------------------------------------------------------------------------------------- generation

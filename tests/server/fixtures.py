@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from rollbook.server.db.engine import Database, SqliteDatabase
+from rollbook.server.db.engine import Database
+from rollbook.server.db.open import open_database
+from rollbook.server.db.sqlite import SqliteDatabase
 from tests.server.postgres_cluster import PostgresCluster
 from tests.server.running import RunningServer
 
@@ -67,7 +69,7 @@ def database_url(database_kind: str, tmp_path: Path, request: pytest.FixtureRequ
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
     """Open, migrated, empty; once on SQLite and once on PostgreSQL."""
-    opened = Database.open(database_url)
+    opened = open_database(database_url)
     yield opened
     opened.close()
 
@@ -80,10 +82,10 @@ def shared_database(
     if request.param == "sqlite":
         path = tmp_path_factory.mktemp("shared") / "rollbook.db"
         shutil.copy(request.getfixturevalue("migrated_sqlite"), path)
-        opened = Database.open(f"sqlite:///{path}")
+        opened = open_database(f"sqlite:///{path}")
     else:
         cluster: PostgresCluster = request.getfixturevalue("postgres_cluster")
-        opened = Database.open(cluster.new_database(migrated=True))
+        opened = open_database(cluster.new_database(migrated=True))
     yield opened
     opened.close()
 
@@ -102,7 +104,7 @@ def sqlite_database(migrated_sqlite: Path, tmp_path: Path) -> Iterator[SqliteDat
 @pytest.fixture
 def postgres_database(postgres_cluster: PostgresCluster) -> Iterator[Database]:
     """For what only PostgreSQL does."""
-    opened = Database.open(postgres_cluster.new_database(migrated=True))
+    opened = open_database(postgres_cluster.new_database(migrated=True))
     yield opened
     opened.close()
 

@@ -96,13 +96,13 @@ class RunningServer:
     def prepare(self) -> None:
         """Two organisations, made before anything listens."""
         from rollbook.server.bootstrap import bootstrap
-        from rollbook.server.db.engine import Database
         from rollbook.server.db.migrate import migrate
+        from rollbook.server.db.open import open_database
         from rollbook.server.settings import Settings
 
         url = Settings.load(self.data_dir, **self.overrides).database_url
         migrate(url)
-        database = Database.open(url)
+        database = open_database(url)
         try:
             made = [bootstrap(database, name) for name in ("First", "Second")]
         finally:

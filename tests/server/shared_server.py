@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 
 from rollbook.server.bootstrap import bootstrap
-from rollbook.server.db.engine import Database, Tenant
+from rollbook.server.db.engine import Tenant
+from rollbook.server.db.open import open_database
 from rollbook.server.queries import Scope
 from tests.server.fixtures import StartServer
 from tests.server.running import Access, RunningServer
@@ -32,7 +33,7 @@ def new_organisation(
     server: RunningServer, *, quota_episodes: int | None = None, quota_bytes: int | None = None
 ) -> Access:
     """Made beside the running server, as `rollbook server bootstrap` does."""
-    with closing(Database.open(f"sqlite:///{server.data_dir / 'rollbook.db'}")) as database:
+    with closing(open_database(f"sqlite:///{server.data_dir / 'rollbook.db'}")) as database:
         made = bootstrap(database, "Another")
         database.write_now(
             Tenant(org_id=made.org_id),

@@ -26,8 +26,10 @@ from rollbook.errors import (
     UnsupportedVersion,
 )
 from rollbook.server.backup import MANIFEST, backup, read_backup, restore, verify
-from rollbook.server.db.engine import NOBODY, Database, Tenant, sqlite_path
+from rollbook.server.db.engine import NOBODY, Tenant
 from rollbook.server.db.migrate import HEAD, migrate
+from rollbook.server.db.open import open_database
+from rollbook.server.db.sqlite import sqlite_path
 from rollbook.server.queries import Scope, organisation_ids
 from rollbook.server.settings import Settings
 from tests.server.postgres_cluster import PostgresCluster
@@ -55,7 +57,7 @@ def record(org: Organisation, settings: Settings, name: str, data: bytes) -> str
 
 @pytest.fixture
 def keys(settings: Settings) -> list[str]:
-    with closing(Database.open(settings.database_url)) as database:
+    with closing(open_database(settings.database_url)) as database:
         org = new_organisation(database)
         return [record(org, settings, f"e{n}", os.urandom(1000 * n)) for n in range(4)]
 
@@ -82,7 +84,7 @@ def test_what_was_backed_up_comes_back(settings: Settings, keys: list[str], tmp_
 
 
 def names(settings: Settings) -> list[str]:
-    with closing(Database.open(settings.database_url)) as database:
+    with closing(open_database(settings.database_url)) as database:
         (org_id,) = database.read_now(NOBODY, organisation_ids)
         page = database.read_now(Tenant(org_id=org_id), lambda c: Scope(c, org_id).episodes())
         return [episode.name or "" for episode in page.episodes]
@@ -98,7 +100,7 @@ def test_a_backup_is_closed_to_others(settings: Settings, keys: list[str], tmp_p
 
 def test_the_server_goes_on_while_it_is_backed_up(settings: Settings, tmp_path: Path) -> None:
     stop = threading.Event()
-    with closing(Database.open(settings.database_url)) as database:
+    with closing(open_database(settings.database_url)) as database:
         org = new_organisation(database)
 
         def keep_recording() -> None:
@@ -253,7 +255,7 @@ backup(settings, Path(sys.argv[2]))
 def test_killed_at_any_moment_it_leaves_a_whole_backup_or_none(
     settings: Settings, tmp_path: Path
 ) -> None:
-    with closing(Database.open(settings.database_url)) as database:
+    with closing(open_database(settings.database_url)) as database:
         org = new_organisation(database)
         for number in range(60):
             record(org, settings, f"e{number}", os.urandom(300_000))

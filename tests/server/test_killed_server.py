@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rollbook.server.blobs.interface import open_blobs
+from rollbook.server.blobs.open import open_blobs
 from rollbook.server.blobs.signing import UrlSigner
 from rollbook.server.settings import Settings
 from tests.server.fixtures import StartServer

@@ -14,7 +14,7 @@ import typer
 from rollbook.errors import RollbookError, TargetExists
 
 if TYPE_CHECKING:
-    from rollbook.contracts.rl.check import Finding
+    from rollbook.contracts.findings import Finding
 
 OK, VIOLATIONS, USAGE = 0, 1, 2
 _PIPED_WIDTH = 400

@@ -167,7 +167,8 @@ def _refuse_unusable(settings: Settings) -> None:
     """What is only needed later is said now: a key that is shown once must not scroll away above a traceback."""
     import asyncio
 
-    from rollbook.server.blobs.interface import BlobError, open_blobs
+    from rollbook.errors import BlobError
+    from rollbook.server.blobs.open import open_blobs
 
     async def open_and_close() -> None:
         blobs = open_blobs(
@@ -200,11 +201,11 @@ def _listening(settings: Settings) -> socket.socket:
 
 def _made_ready(settings: Settings) -> Bootstrapped | None:
     from rollbook.server.bootstrap import first_start
-    from rollbook.server.db.engine import Database
     from rollbook.server.db.migrate import migrate
+    from rollbook.server.db.open import open_database
 
     migrate(settings.database_url)
-    with closing(Database.open(settings.database_url)) as database:
+    with closing(open_database(settings.database_url)) as database:
         return first_start(database)
 
 
@@ -283,11 +284,11 @@ def bootstrap(
     """
     settings = _settings(data, database_url=database, public_url=public_url)
     from rollbook.server.bootstrap import bootstrap as make
-    from rollbook.server.db.engine import Database
     from rollbook.server.db.migrate import migrate
+    from rollbook.server.db.open import open_database
 
     migrate(settings.database_url)
-    with closing(Database.open(settings.database_url)) as opened:
+    with closing(open_database(settings.database_url)) as opened:
         made = make(opened, org, email)
     shown = {
         "org_id": made.org_id,
@@ -317,12 +318,12 @@ def reset_password(
     """
     settings = _settings(data, database_url=database, public_url=public_url)
     from rollbook.server.accounts.password_reset import RESET_LINK_LASTS_S, reset_password as reset
-    from rollbook.server.db.engine import Database
     from rollbook.server.db.migrate import migrate
+    from rollbook.server.db.open import open_database
     from rollbook.server.http.responses import wire_time
 
     migrate(settings.database_url)
-    with closing(Database.open(settings.database_url)) as opened:
+    with closing(open_database(settings.database_url)) as opened:
         done = reset(opened, email)
     link = f"{settings.client_url}/sign-in?token={done.sign_in_token}&next=/password"
     if as_json:

@@ -34,8 +34,8 @@ from rollbook.errors import (
     UnsupportedVersion,
 )
 from rollbook.files import promote_folder, write_bytes
-from rollbook.server.db.engine import make_private_file, sqlite_path
 from rollbook.server.db.migrate import current_revision
+from rollbook.server.db.sqlite import make_private_file, sqlite_path
 from rollbook.server.settings import Settings
 
 FORMAT = "rollbook-backup"

@@ -10,29 +10,27 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from starlette.requests import Request
 
-from rollbook.server.accounts.keys import matches, parse_api_key, role_of_key
 from rollbook.server.blobs.interface import BlobStore
 from rollbook.server.db.engine import Database, Tenant
 from rollbook.server.db.tables import now_us
+from rollbook.server.http.limits import AttemptLimits, RateLimits
 from rollbook.server.http.responses import Problem
 from rollbook.server.logs import Log
 from rollbook.server.metrics import Metrics
-from rollbook.server.queries import KeyRow, Scope, key_by_id, needs_touch, touch_key
+from rollbook.server.queries import KeyRow, Scope
 from rollbook.server.queries.keys import ask_key
 from rollbook.server.settings import Settings
 
 T = TypeVar("T")
 ScopedWork: TypeAlias = "Callable[[Scope], T]"
-SessionLookup: TypeAlias = "Callable[[Request], Awaitable[Caller | None]]"
 
-_KEY_HEADERS = ("x-rollbook-key", "x-robotrace-key")
 _MOST_KEYS = 10_000
 _MAY_NOT_WRITE = ("viewer",)
 
@@ -56,17 +54,6 @@ class Caller:
         return f"key:{self.key_id}" if self.key_id is not None else f"user:{self.user_id}"
 
 
-class Limits(Protocol):
-    def spend(self, request: Request, caller: Caller) -> None:
-        """Raises a Problem 429 with an integer Retry-After when the caller has had enough for now."""
-        ...
-
-
-class NoLimits:
-    def spend(self, request: Request, caller: Caller) -> None:
-        return
-
-
 @dataclass(slots=True)
 class ServerContext:
     settings: Settings
@@ -76,9 +63,6 @@ class ServerContext:
     metrics: Metrics
     clock: Callable[[], int] = now_us
     """Microseconds since 1970."""
-    limits: Limits = field(default_factory=NoLimits)
-    session_caller: SessionLookup | None = None
-    """Finds who is signed in by the request's cookie, and refuses a change without a CSRF token."""
     video_turns: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(os.cpu_count() or 1)
     )
@@ -89,9 +73,13 @@ class ServerContext:
     """Organisations whose webhooks have something to be told."""
     known_keys: KnownKeys = field(default_factory=lambda: KnownKeys(_MOST_KEYS))
     known_hosts: frozenset[str] = field(init=False)
+    limits: RateLimits = field(init=False)
+    attempts: AttemptLimits = field(init=False)
 
     def __post_init__(self) -> None:
         self.known_hosts = self.settings.known_hosts
+        self.limits = RateLimits(self.settings)
+        self.attempts = AttemptLimits(self.settings.sign_ins_per_minute)
 
     async def read(self, caller: Caller, work: ScopedWork[T]) -> T:
         return await self.db.read(caller.tenant, self._as(caller, work))
@@ -161,70 +149,6 @@ def check_may_write(caller: Caller) -> None:
     if caller.role in _MAY_NOT_WRITE:
         text = "viewers and read-only keys may not change anything; ask an admin for another role or key"
         raise Problem(403, "forbidden", text)
-
-
-async def caller_of(request: Request) -> Caller:
-    """Who asks, by key or by session. What follows goes through `context.read` or `context.write`, which confirm the
-    key in their own transaction: without one of them a key that was just revoked would pass."""
-    context = context_of(request)
-    caller = await _caller_by_key(context, request)
-    if caller is None and context.session_caller is not None:
-        caller = await context.session_caller(request)
-    if caller is None:
-        raise unauthorized()
-    request.state.caller = caller
-    context.limits.spend(request, caller)
-    return caller
-
-
-async def _caller_by_key(context: ServerContext, request: Request) -> Caller | None:
-    """None when no key was sent. A key that was sent and is wrong is refused, whatever cookie came with it."""
-    text = _sent_key(request)
-    if text is None:
-        return None
-    parsed = parse_api_key(text)
-    if parsed is None:
-        raise unauthorized()
-    key_id, full = parsed
-    key = context.known_keys.get(key_id)
-    same = matches(full, None if key is None else key.secret_hash)
-    if not same:
-        # also for a key we remember: how long a refusal takes must not tell which keys there are
-        key = await context.db.read(
-            Tenant(key_id=key_id), lambda connection: key_by_id(connection, key_id)
-        )
-        same = matches(full, None if key is None else key.secret_hash)
-    if key is None or not same or key.revoked_at_us is not None:
-        raise unauthorized()
-    _note_use(context, key)
-    return Caller(org_id=key.org_id, key_id=key_id, role=role_of_key(key.prefix))
-
-
-def _sent_key(request: Request) -> str | None:
-    authorization = request.headers.get("authorization")
-    if authorization is not None:
-        scheme, _, key = authorization.partition(" ")
-        return key.strip() if scheme.lower() == "bearer" else ""
-    return next((request.headers[name] for name in _KEY_HEADERS if name in request.headers), None)
-
-
-def _note_use(context: ServerContext, key: KeyRow) -> None:
-    """Once a minute, and nobody waits for it."""
-    now = context.clock()
-    if not needs_touch(key, now):
-        context.known_keys.remember(key)
-        return
-    context.known_keys.remember(replace(key, last_used_at_us=now))
-    future = context.db.submit_write(
-        Tenant(org_id=key.org_id, key_id=key.key_id),
-        lambda connection: touch_key(connection, key.key_id, now),
-    )
-
-    def noted(done: Any) -> None:
-        if not done.cancelled() and done.exception() is not None:
-            context.log.warning("key_use_not_noted", key_id=key.key_id, error=str(done.exception()))
-
-    future.add_done_callback(noted)
 
 
 # -------------------------------------------------------------------------------------- where it is

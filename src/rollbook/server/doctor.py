@@ -8,11 +8,12 @@ from contextlib import closing
 
 import sqlalchemy as sa
 
-from rollbook.contracts.rl.check import Finding
+from rollbook.contracts.findings import Finding
 from rollbook.errors import RollbookError
-from rollbook.server.blobs.interface import BlobError, open_blobs
+from rollbook.server.blobs.open import open_blobs
 from rollbook.server.db.checks import examine_database
 from rollbook.server.db.engine import NOBODY, Database, Tenant
+from rollbook.server.db.open import open_database
 from rollbook.server.queries import Scope, Usage, organisation_ids
 from rollbook.server.settings import Settings
 
@@ -44,7 +45,7 @@ def _folder(settings: Settings) -> Finding:
 
 def _organisations(settings: Settings) -> list[Finding]:
     """What each keeps, and whether the count that its quota goes by is right."""
-    with closing(Database.open(settings.database_url)) as database:
+    with closing(open_database(settings.database_url)) as database:
         ids = database.read_now(NOBODY, organisation_ids)
         return [_organisation(database, org_id) for org_id in ids]
 
@@ -89,5 +90,3 @@ def _blobs(settings: Settings) -> Finding:
         return Finding("blobs", True, f"{asyncio.run(look())}, ready for work")
     except RollbookError as error:
         return Finding.violation("blobs", error)
-    except BlobError as error:
-        return Finding("blobs", False, str(error), error.code)

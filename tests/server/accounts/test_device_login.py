@@ -17,8 +17,9 @@ from typing import Any
 import httpx
 import pytest
 
-from rollbook.server.accounts.device import new_user_code, normal_code
-from rollbook.server.db.engine import NOBODY, Database
+from rollbook.server.accounts.device_login import new_user_code, normal_code
+from rollbook.server.db.engine import NOBODY
+from rollbook.server.db.open import open_database
 from rollbook.server.db.tables import device_logins
 from rollbook.server.settings import Settings
 from tests.server.people import House, Person, house, join, web
@@ -64,7 +65,7 @@ def decide(person: Person, login: dict[str, Any], decision: str, **fields: str) 
 
 def let_expire(server: RunningServer, login: dict[str, Any]) -> None:
     """As if ten minutes had passed."""
-    database = Database.open(Settings.load(server.data_dir, **server.overrides).database_url)
+    database = open_database(Settings.load(server.data_dir, **server.overrides).database_url)
     statement = device_logins.update().where(device_logins.c.user_code == login["user_code"])
     try:
         database.write_now(

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
+from rollbook.server.accounts.callers import caller_of
 from rollbook.server.accounts.keys import (
     KEY_ROLES,
     hash_of,
@@ -24,10 +25,11 @@ from rollbook.server.accounts.keys import (
     shown_prefix,
 )
 from rollbook.server.bootstrap import bootstrap
-from rollbook.server.context import ServerContext, caller_of
-from rollbook.server.db.engine import SqliteDatabase, Tenant
+from rollbook.server.context import ServerContext
+from rollbook.server.db.engine import Tenant
+from rollbook.server.db.sqlite import SqliteDatabase
 from rollbook.server.http.responses import Problem
-from tests.server.episodes.test_reaper import Server
+from tests.server.episodes.test_upkeep import Server
 
 _SECRET = "Ab-_" * 10 + "xyz"
 

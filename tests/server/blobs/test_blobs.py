@@ -13,17 +13,16 @@ from typing import Any
 import httpx
 import pytest
 
-from rollbook.server.blobs.interface import (
+from rollbook.errors import (
     BlobExists,
     BlobNotFound,
-    BlobStore,
     BlobTooLarge,
     InvalidBlobKey,
-    PartInfo,
     PartsMismatch,
     UploadNotFound,
-    open_blobs,
 )
+from rollbook.server.blobs.interface import BlobStore, PartInfo
+from rollbook.server.blobs.open import open_blobs
 from rollbook.server.blobs.s3_credentials import S3Place
 from rollbook.server.blobs.signing import Grant, UrlSigner
 from rollbook.server.blobs.sigv4 import Credentials, presigned_url

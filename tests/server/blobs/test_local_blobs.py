@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.errors import ConfigurationError
-from rollbook.server.blobs.files import Incoming
-from rollbook.server.blobs.interface import (
+from rollbook.errors import (
     BlobNotFound,
     BlobStoreUnavailable,
+    ConfigurationError,
     InvalidBlobKey,
     UploadNotFound,
-    open_blobs,
 )
+from rollbook.server.blobs.files import Incoming
 from rollbook.server.blobs.local import LocalBlobs
+from rollbook.server.blobs.open import open_blobs
 
 pytestmark = pytest.mark.anyio
 KEY = "episodes/org/ep/video.mp4"

@@ -12,8 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from rollbook.errors import ConfigurationError
-from rollbook.server.blobs.interface import BlobStore, BlobStoreUnavailable, open_blobs
+from rollbook.errors import BlobStoreUnavailable, ConfigurationError
+from rollbook.server.blobs.interface import BlobStore
+from rollbook.server.blobs.open import open_blobs
 from rollbook.server.blobs.s3_credentials import S3Place
 from tests.server.blob_servers import (
     ACCESS_KEY,

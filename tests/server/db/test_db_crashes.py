@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.server.db.engine import Database
+from rollbook.server.db.open import open_database
 from rollbook.server.queries import EpisodeFilter, EpisodeRow
 from tests.server.tenants import new_organisation
 
 _NURSERY = """
 import os, sys, threading
-from rollbook.server.db.engine import Database, Tenant
+from rollbook.server.db.engine import (Database, Tenant)
 from rollbook.server.queries import Scope
 
 def write_forever(url, org_id, out):
-    database = Database.open(url)
+    database = open_database(url)
     telling = threading.Lock()
 
     def create(connection):
@@ -68,7 +68,7 @@ def test_no_acknowledged_episode_is_lost(database_url: str, tmp_path: Path) -> N
     assert nursery.stdout.readline() == "ready\n"
     chance = random.Random(11)
     acknowledged: set[str] = set()
-    first = Database.open(database_url)
+    first = open_database(database_url)
     org = new_organisation(first)
     first.close()
     for number in range(10):
@@ -87,7 +87,7 @@ def test_no_acknowledged_episode_is_lost(database_url: str, tmp_path: Path) -> N
     nursery.wait(10)
     nursery.stdout.close()
 
-    database = Database.open(database_url)
+    database = open_database(database_url)
     org = type(org)(database, org.org_id, org.owner_id)
     found: dict[str, EpisodeRow] = {}
     cursor: str | None = None

@@ -16,16 +16,10 @@ import sqlalchemy as sa
 
 from rollbook.errors import ConfigurationError, DatabaseUnavailable
 from rollbook.server.db import migrate as migrate_module
-from rollbook.server.db.engine import (
-    NOBODY,
-    Database,
-    Tenant,
-    make_private_file,
-    postgres_url,
-    sqlite_engine,
-    sqlite_path,
-)
+from rollbook.server.db.engine import NOBODY, Database, Tenant
 from rollbook.server.db.migrate import HEAD, current_revision, migrate
+from rollbook.server.db.open import open_database, postgres_url
+from rollbook.server.db.sqlite import make_private_file, sqlite_engine, sqlite_path
 from rollbook.server.db.tables import TENANT_TABLES, metadata
 from rollbook.server.queries import Scope
 from tests.server.postgres_cluster import PostgresCluster
@@ -94,10 +88,10 @@ def test_a_database_of_the_first_release_keeps_its_rows_and_gets_the_new_tables(
     with monkeypatch.context() as patch:
         patch.setattr(command, "upgrade", lambda config, _head: upgrade(config, "0001"))
         assert migrate(empty_database_url) == ["0001"]
-    with closing(Database.open(empty_database_url)) as database:
+    with closing(open_database(empty_database_url)) as database:
         episode = new_organisation(database).episode(name="before")
     assert migrate(empty_database_url) == ["0002"]
-    with closing(Database.open(empty_database_url)) as database:
+    with closing(open_database(empty_database_url)) as database:
         kept = database.read_now(
             Tenant(org_id=episode.org_id),
             lambda connection: Scope(connection, episode.org_id).episode(episode.id),
@@ -219,7 +213,7 @@ def test_the_migrations_are_in_the_wheel(tmp_path: Path) -> None:
     subprocess.run(command, cwd=root, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    folder = "rollbook/server/migrations"
+    folder = "rollbook/server/db/migrations"
     versions = {f"{folder}/versions/{name}.py" for name in ("0001_first", "0002_eval_runs")}
     assert {f"{folder}/env.py"} | versions <= names
 

@@ -10,7 +10,8 @@ import sqlalchemy as sa
 
 from rollbook.errors import InvalidText
 from rollbook.server.db import tables
-from rollbook.server.db.engine import NOBODY, Database, Tenant, postgres_url
+from rollbook.server.db.engine import NOBODY, Database, Tenant
+from rollbook.server.db.open import postgres_url
 from rollbook.server.db.postgres import PostgresDatabase
 from rollbook.server.db.prepared import Prepared
 from rollbook.server.db.tables import new_id

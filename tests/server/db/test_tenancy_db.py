@@ -16,16 +16,11 @@ import sqlalchemy as sa
 
 from rollbook.errors import RollbookError
 from rollbook.server.db import tables
-from rollbook.server.db.engine import (
-    NOBODY,
-    Database,
-    SqliteDatabase,
-    Tenant,
-    postgres_url,
-    sqlite_engine,
-)
+from rollbook.server.db.engine import NOBODY, Database, Tenant
 from rollbook.server.db.migrate import migrate
+from rollbook.server.db.open import open_database, postgres_url
 from rollbook.server.db.postgres import PostgresDatabase
+from rollbook.server.db.sqlite import SqliteDatabase, sqlite_engine
 from rollbook.server.db.tables import TENANT_TABLES, new_id
 from rollbook.server.queries import (
     ArtifactRow,
@@ -334,7 +329,7 @@ def world(
         cluster: PostgresCluster = request.getfixturevalue("postgres_cluster")
         url = cluster.new_database(migrated=True)
         as_admin = cluster.admin_url(urlsplit(url).path[1:])
-        database = Database.open(url if request.param == "postgres" else as_admin)
+        database = open_database(url if request.param == "postgres" else as_admin)
         unprotected = sa.create_engine(postgres_url(as_admin))
     with made_world(database, unprotected) as made:
         yield made
@@ -447,7 +442,7 @@ def test_the_same_id_in_two_organisations_names_two_episodes(shared_database: Da
 def guarded(postgres_cluster: PostgresCluster) -> Iterator[World]:
     url = postgres_cluster.new_database(migrated=True)
     as_admin = postgres_cluster.admin_url(urlsplit(url).path[1:])
-    with made_world(Database.open(url), sa.create_engine(postgres_url(as_admin))) as made:
+    with made_world(open_database(url), sa.create_engine(postgres_url(as_admin))) as made:
         yield made
 
 
@@ -616,7 +611,7 @@ def test_a_role_that_owns_nothing_can_serve(postgres_cluster: PostgresCluster) -
         owner.execute(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {name}".encode())
     as_server = url.replace("rollbook_app", name, 1)
     assert migrate(as_server) == []
-    with closing(Database.open(as_server)) as database:
+    with closing(open_database(as_server)) as database:
         ids = fill(new_organisation(database))
         assert set(database.read_now(NOBODY, counts).values()) == {0}
         assert all(database.read_now(Tenant(org_id=ids.org), counts).values())

@@ -9,7 +9,6 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from rollbook.server.context import Caller
 from rollbook.server.http import limits
 from rollbook.server.http.limits import (
     AttemptLimits,
@@ -137,7 +136,7 @@ def _asked(path: str = "/api/ingest/episode", method: str = "POST") -> Request:
 
 
 def test_a_server_is_limited_unless_it_is_told_otherwise(tmp_path: Path) -> None:
-    clock, caller = Clock(), Caller("some organisation", key_id="0123456789")
+    clock, caller = Clock(), "key:0123456789"
     usual = RateLimits(Settings.load(tmp_path), clock)
     for _ in range(5000):
         usual.spend(_asked(), caller)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from rollbook.contracts.findings import Finding
 from rollbook.contracts.rl.batch import TrainerBatch
 from rollbook.contracts.rl.json_form import Entry, read_file
 from rollbook.contracts.rl.rollout import RolloutArtifact
@@ -13,19 +13,6 @@ from rollbook.contracts.rl.rules import STRICT, ContractRules
 from rollbook.contracts.rl.table_checks import table_problems
 from rollbook.contracts.rl.table_file import is_table_file, open_table
 from rollbook.errors import DigestMismatch, DuplicateArtifactId, RollbookError, StorageError
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    subject: str
-    passed: bool
-    detail: str
-    code: str | None = None
-    """Of the refusal, when it did not pass."""
-
-    @classmethod
-    def violation(cls, subject: str, problem: RollbookError) -> Finding:
-        return cls(subject, False, str(problem), problem.code)
 
 
 def check_file(path: Path, *, rules: ContractRules = STRICT) -> list[Finding]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from rollbook.contracts.findings import Finding
 from rollbook.contracts.rl.batch import TrainerBatch
-from rollbook.contracts.rl.check import Finding
 from rollbook.contracts.rl.json_form import (
     artifact_from_json,
     artifact_to_json,

@@ -10,8 +10,9 @@ from starlette.responses import Response
 
 from rollbook.contracts.wire.accounts import AuditEvent, AuditLog
 from rollbook.errors import RollbookError
+from rollbook.server.accounts.callers import caller_of
 from rollbook.server.accounts.roles import require
-from rollbook.server.context import Caller, ServerContext, caller_of, context_of
+from rollbook.server.context import Caller, ServerContext, context_of
 from rollbook.server.db.engine import Tenant
 from rollbook.server.http.limits import address_of
 from rollbook.server.http.openapi import LeanRoute, query, route

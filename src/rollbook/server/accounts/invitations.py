@@ -20,8 +20,8 @@ from rollbook.contracts.wire.accounts import (
     Invite,
     SignedIn,
 )
-from rollbook.server.accounts.accounts import BODY_LIMIT, Begun, begin, user_by_password
 from rollbook.server.accounts.audit import note
+from rollbook.server.accounts.callers import caller_of
 from rollbook.server.accounts.keys import hash_of
 from rollbook.server.accounts.members import render_members
 from rollbook.server.accounts.pages import (
@@ -35,9 +35,10 @@ from rollbook.server.accounts.pages import (
 from rollbook.server.accounts.passwords import checked_password, hashed
 from rollbook.server.accounts.roles import require, require_power_over
 from rollbook.server.accounts.sessions import refuse_other_origins, set_cookie
-from rollbook.server.context import Caller, base_url_of, caller_of, context_of
+from rollbook.server.accounts.sign_in import BODY_LIMIT, Begun, begin, user_by_password
+from rollbook.server.context import Caller, base_url_of, context_of
 from rollbook.server.db.engine import NOBODY, Tenant
-from rollbook.server.http.limits import address_of, attempts_of, network_of
+from rollbook.server.http.limits import address_of, network_of
 from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.requests import json_body
 from rollbook.server.http.responses import (
@@ -119,7 +120,7 @@ async def withdraw(request: Request, caller: Caller, invitation_id: str) -> None
 
 async def open_invitation(request: Request, token: str) -> InvitationRow:
     context, token_hash = context_of(request), hash_of(token)
-    attempts_of(request).spend("open an invitation", network_of(request))
+    context_of(request).attempts.spend("open an invitation", network_of(request))
     found = await context.db.read(
         Tenant(invitation_hash=token_hash),
         lambda connection: invitation_by_hash(connection, token_hash, context.clock()),

@@ -17,10 +17,8 @@ from rollbook.contracts.wire.accounts import (
     MemberRemoved,
     Role,
 )
-from rollbook.server.accounts.accounts import (
-    BODY_LIMIT,
-)
 from rollbook.server.accounts.audit import note
+from rollbook.server.accounts.callers import caller_of
 from rollbook.server.accounts.keys import role_of_key
 from rollbook.server.accounts.pages import (
     Page,
@@ -32,7 +30,10 @@ from rollbook.server.accounts.pages import (
 )
 from rollbook.server.accounts.roles import may, require, require_power_over
 from rollbook.server.accounts.sessions import Session
-from rollbook.server.context import Caller, caller_of, context_of
+from rollbook.server.accounts.sign_in import (
+    BODY_LIMIT,
+)
+from rollbook.server.context import Caller, context_of
 from rollbook.server.http.openapi import LeanRoute, query, route
 from rollbook.server.http.requests import json_body
 from rollbook.server.http.responses import Problem, json_response, not_found, wire_time

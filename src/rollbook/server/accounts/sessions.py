@@ -18,6 +18,7 @@ from starlette.responses import Response
 from rollbook.server.accounts.keys import hash_of
 from rollbook.server.context import Caller, ServerContext, base_url_of, context_of
 from rollbook.server.db.engine import NOBODY, Tenant
+from rollbook.server.http.openapi import SESSION_COOKIE
 from rollbook.server.http.responses import Problem
 from rollbook.server.queries import (
     MemberRow,
@@ -31,7 +32,6 @@ from rollbook.server.queries import (
 
 SESSION_LASTS_S = 14 * 24 * 3600
 CSRF_HEADER = "x-csrf-token"
-COOKIE = "rollbook_session"
 _LONGEST_TOKEN = 100
 _CHANGES_NOTHING = ("GET", "HEAD", "OPTIONS")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
@@ -82,7 +82,7 @@ def _with_member(scope: Scope, row: SessionRow) -> Session | None:
 
 
 async def session_caller(request: Request) -> Caller | None:
-    """For `ServerContext.session_caller`: JSON routes, where the token comes in a header."""
+    """The person signed in, for JSON routes: a change needs the CSRF token in a header."""
     session = await session_of(request)
     if session is None:
         return None
@@ -146,7 +146,7 @@ def clear_cookie(request: Request, response: Response) -> None:
 
 def cookie_name(request: Request) -> str:
     """Over https a browser takes the longer name from this very host only, not from a neighbour in its domain."""
-    return f"__Host-{COOKIE}" if is_https(request) else COOKIE
+    return f"__Host-{SESSION_COOKIE}" if is_https(request) else SESSION_COOKIE
 
 
 def is_https(request: Request) -> bool:

@@ -17,8 +17,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from rollbook.errors import BlobStoreUnavailable
 from rollbook.server.blobs.confined_files import Rooted
-from rollbook.server.blobs.interface import BlobInfo, BlobStoreUnavailable
+from rollbook.server.blobs.interface import BlobInfo
 
 _CHUNK = 1 << 21
 _COPIED_AT_ONCE = 1 << 20
@@ -39,7 +40,7 @@ class Incoming:
             self._file = FileIO(self.path, "xb")
         except FileNotFoundError as error:
             raise BlobStoreUnavailable(
-                "the folder of the blob store is gone; is its disk mounted?"
+                detail="the folder of the blob store is gone; is its disk mounted?"
             ) from error
         self._digest = hashlib.sha256()
         self.busy = threading.Lock()
@@ -77,7 +78,7 @@ class Incoming:
             while left > 0:
                 copied = os.copy_file_range(part.fileno(), self._file.fileno(), left)
                 if copied == 0:
-                    raise BlobStoreUnavailable("a part ended before its end; send it again")
+                    raise BlobStoreUnavailable(detail="a part ended before its end; send it again")
                 left -= copied
         except OSError as error:
             if error.errno not in _NO_KERNEL_COPY:
@@ -135,7 +136,7 @@ class OpenBlob:
             while start < stop:
                 chunk = await ahead
                 if not chunk:
-                    raise BlobStoreUnavailable(f"{self.info.key!r} ended before its end")
+                    raise BlobStoreUnavailable(detail=f"{self.info.key!r} ended before its end")
                 start += len(chunk)
                 if start < stop:
                     ahead = self._asked(start, stop)
@@ -195,4 +196,4 @@ def disk_errors() -> Iterator[None]:
             text = "the disk of the blob store is full; nothing was kept, make room and try again"
         else:
             text = f"the disk of the blob store does not work ({error.strerror}); see to it, then try again"
-        raise BlobStoreUnavailable(text) from error
+        raise BlobStoreUnavailable(detail=text) from error

@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from rollbook.errors import BlobStoreUnavailable
 from rollbook.server.blobs.confined_files import Rooted
 from rollbook.server.blobs.files import disk_errors, info_of
-from rollbook.server.blobs.interface import BlobInfo, BlobStore, BlobStoreUnavailable, check_key
+from rollbook.server.blobs.interface import BlobInfo, BlobStore, check_key
 from rollbook.server.blobs.local import LocalBlobs
 
 _THREADS = 4
@@ -99,4 +100,6 @@ async def _looked_at_from_afar(blobs: BlobStore, question: Question) -> Answer:
         if info == before:
             return Look(info, sha256)
     name = question.key.rpartition("/")[2]
-    raise BlobStoreUnavailable(f"{name} is replaced again and again; finish the upload first")
+    raise BlobStoreUnavailable(
+        detail=f"{name} is replaced again and again; finish the upload first"
+    )

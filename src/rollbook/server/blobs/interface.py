@@ -12,74 +12,16 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol, TypeAlias
-from urllib.parse import quote, unquote, urlsplit
+from typing import Protocol, TypeAlias
+from urllib.parse import quote
 
-from rollbook.errors import ConfigurationError
+from rollbook.errors import InvalidBlobKey, PartsMismatch
 
 _SEGMENT = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"
-_KEY = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,11}}")
+KEY = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,11}}")
 _PREFIX = re.compile(rf"(?:{_SEGMENT}/){{0,11}}(?:{_SEGMENT})?")
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _LAST_PART = 10_000
 """What S3 allows."""
-
-
-class BlobError(Exception):
-    """Base of what can go wrong with blobs. The text may be shown: it holds no path of the server and no secret."""
-
-    code: ClassVar[str] = "blob_error"
-
-
-class InvalidBlobKey(BlobError, ValueError):
-    code = "invalid_blob_key"
-
-
-class BlobNotFound(BlobError, LookupError):
-    code = "blob_not_found"
-
-    def __init__(self, key: str) -> None:
-        super().__init__(f"there is nothing at {key!r}; upload it first")
-        self.key = key
-
-
-class UploadNotFound(BlobError, LookupError):
-    code = "upload_not_found"
-
-    def __init__(self, key: str) -> None:
-        super().__init__(
-            f"there is no such upload of {key!r}: it was completed or aborted, or never started; start a new one"
-        )
-        self.key = key
-
-
-class PartsMismatch(BlobError, ValueError):
-    """The parts named at the end are not those that arrived."""
-
-    code = "parts_mismatch"
-
-
-class BlobTooLarge(BlobError):
-    code = "blob_too_large"
-
-    def __init__(self, key: str, most: int) -> None:
-        super().__init__(f"{key!r} may have {most} bytes and has more; nothing was kept")
-        self.key = key
-        self.most = most
-
-
-class BlobExists(BlobError):
-    code = "blob_exists"
-
-    def __init__(self, key: str) -> None:
-        super().__init__(f"{key!r} is there already and was not to be replaced")
-        self.key = key
-
-
-class BlobStoreUnavailable(BlobError):
-    """S3 is down or refuses us, or the disk is full: nothing the caller did, and trying later can help."""
-
-    code = "blob_store_unavailable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,67 +153,34 @@ class BlobStore(Protocol):
     async def close(self) -> None: ...
 
 
-def open_blobs(url: str, *, secret: bytes, s3_endpoint: str | None = None) -> BlobStore:
-    """`file:///folder`, whose URLs are signed with `secret`, or `s3://bucket/prefix`.
-
-    S3 takes its credentials, region and endpoint from the usual `AWS_*` variables, and from wherever boto3 looks where
-    that is installed.
-    """
-    split = urlsplit(url)
-    if split.scheme == "file" and split.netloc in ("", "localhost") and split.path:
-        from rollbook.server.blobs.local import LocalBlobs
-
-        return LocalBlobs(Path(unquote(split.path)), secret)
-    if split.scheme == "s3":
-        return _open_s3(split.netloc, split.path.strip("/"), s3_endpoint)
-    message = f"blobs: {url.split('://', 1)[0]!r} is not supported; expected file:///folder or s3://bucket/prefix"
-    raise ConfigurationError(message=message)
-
-
-def _open_s3(bucket: str, prefix: str, endpoint: str | None) -> BlobStore:
-    if not _BUCKET.fullmatch(bucket):
-        message = f"blobs: {bucket!r} is not the name of a bucket; expected s3://bucket/prefix"
-        raise ConfigurationError(message=message)
-    if prefix and not _KEY.fullmatch(prefix):
-        message = (
-            f"blobs: prefix {prefix!r} may have letters, digits, '.', '_' and '-' between slashes"
-        )
-        raise ConfigurationError(message=message)
-    try:
-        from rollbook.server.blobs.s3 import S3Blobs
-        from rollbook.server.blobs.s3_credentials import S3Place
-    except ImportError as missing:
-        message = "blobs: S3 needs httpx, which is not installed: pip install 'rollbook[server]'"
-        raise ConfigurationError(message=message) from missing
-    return S3Blobs(S3Place.from_environment(bucket, endpoint), prefix)
-
-
 def check_key(key: str) -> str:
     """Letters, digits, dots, dashes and underlines between slashes, and no part that begins with a dot."""
-    if not _KEY.fullmatch(key):
+    if not KEY.fullmatch(key):
         raise InvalidBlobKey(
-            f"{key[:100]!r} is not an object key; letters, digits, '.', '_' and '-' between single slashes are"
+            detail=f"{key[:100]!r} is not an object key; letters, digits, '.', '_' and '-' between single slashes are"
         )
     return key
 
 
 def check_prefix(prefix: str) -> str:
     if not _PREFIX.fullmatch(prefix):
-        raise InvalidBlobKey(f"{prefix[:100]!r} is not the beginning of an object key")
+        raise InvalidBlobKey(detail=f"{prefix[:100]!r} is not the beginning of an object key")
     return prefix
 
 
 def check_parts(parts: Parts) -> None:
     numbers = [part.number for part in parts]
     if not numbers or numbers != sorted(set(numbers)):
-        raise PartsMismatch("an upload is completed by its parts, each once, in rising order")
+        raise PartsMismatch(
+            detail="an upload is completed by its parts, each once, in rising order"
+        )
     for number in numbers:
         check_part_number(number)
 
 
 def check_part_number(number: int) -> int:
     if not 1 <= number <= _LAST_PART:
-        raise PartsMismatch(f"part {number} is not between 1 and {_LAST_PART}")
+        raise PartsMismatch(detail=f"part {number} is not between 1 and {_LAST_PART}")
     return number
 
 

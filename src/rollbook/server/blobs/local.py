@@ -22,7 +22,16 @@ from itertools import islice
 from pathlib import Path
 from typing import ParamSpec, TypeAlias, TypeVar
 
-from rollbook.errors import ConfigurationError
+from rollbook.errors import (
+    BlobExists,
+    BlobNotFound,
+    BlobStoreUnavailable,
+    BlobTooLarge,
+    ConfigurationError,
+    InvalidBlobKey,
+    PartsMismatch,
+    UploadNotFound,
+)
 from rollbook.server.blobs.confined_files import Rooted
 from rollbook.server.blobs.files import (
     Incoming,
@@ -35,17 +44,10 @@ from rollbook.server.blobs.files import (
     soon,
 )
 from rollbook.server.blobs.interface import (
-    BlobExists,
     BlobInfo,
-    BlobNotFound,
-    BlobStoreUnavailable,
-    BlobTooLarge,
-    InvalidBlobKey,
     PartInfo,
     Parts,
-    PartsMismatch,
     PutResult,
-    UploadNotFound,
     check_key,
     check_part_number,
     check_parts,
@@ -129,7 +131,7 @@ class LocalBlobs:
     @asynccontextmanager
     async def as_file(self, key: str) -> AsyncIterator[Path]:
         if await self.head(key) is None:
-            raise BlobNotFound(key)
+            raise BlobNotFound(key=key)
         yield self.objects.root / key
 
     async def delete(self, key: str) -> None:
@@ -231,7 +233,7 @@ class LocalBlobs:
             try:
                 return renamed(incoming, self._uploads, [upload, name])
             except FileNotFoundError as error:
-                raise UploadNotFound(key) from error
+                raise UploadNotFound(key=key) from error
 
         return await self._received(key, chunks, most, publish)
 
@@ -260,7 +262,7 @@ class LocalBlobs:
                 if file.read() != key.encode():
                     raise FileNotFoundError
         except FileNotFoundError:
-            raise UploadNotFound(key) from None
+            raise UploadNotFound(key=key) from None
 
     def _parts(self, key: str, upload: str) -> Parts:
         self._check_upload(key, upload)
@@ -290,11 +292,13 @@ class LocalBlobs:
         try:
             file = self._uploads.open([upload, _part_name(part.number)])
         except FileNotFoundError:
-            raise PartsMismatch(f"part {part.number} has not arrived; send it first") from None
+            raise PartsMismatch(
+                detail=f"part {part.number} has not arrived; send it first"
+            ) from None
         if etag_of(os.fstat(file.fileno())) != part.etag.strip('"'):
             file.close()
             raise PartsMismatch(
-                f"part {part.number} is not the one that was named: it was sent again; name the new one"
+                detail=f"part {part.number} is not the one that was named: it was sent again; name the new one"
             )
         return file
 
@@ -348,7 +352,7 @@ class LocalBlobs:
         try:
             return self.objects.open(check_key(key).split("/"))
         except FileNotFoundError:
-            raise BlobNotFound(key) from None
+            raise BlobNotFound(key=key) from None
 
     async def _received(
         self,
@@ -380,7 +384,7 @@ class LocalBlobs:
             async for chunk in chunks:
                 size += len(chunk)
                 if most is not None and size > most:
-                    raise BlobTooLarge(key, most)
+                    raise BlobTooLarge(key=key, most=most)
                 batch.append(chunk)
                 if size - batched >= _BATCH or len(batch) == _MOST_CHUNKS:
                     await writing
@@ -406,12 +410,12 @@ class LocalBlobs:
             try:
                 return renamed(incoming, self.objects, place, create=True, replace=replace)
             except FileExistsError as error:
-                raise BlobExists(key) from error
+                raise BlobExists(key=key) from error
             except (NotADirectoryError, IsADirectoryError) as error:
-                raise InvalidBlobKey(f"{key!r} lies above or below another blob") from error
+                raise InvalidBlobKey(detail=f"{key!r} lies above or below another blob") from error
             except FileNotFoundError:
                 continue  # somebody deleted the last blob of the folder, and the folder with it
-        raise BlobStoreUnavailable(f"{key!r} could not be put in its place; try again")
+        raise BlobStoreUnavailable(detail=f"{key!r} could not be put in its place; try again")
 
 
 def _create(folder: Path) -> None:

@@ -16,18 +16,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from rollbook.server.blobs.files import OpenBlob
-from rollbook.server.blobs.interface import (
+from rollbook.errors import (
     BlobError,
-    BlobInfo,
     BlobNotFound,
-    BlobStore,
     BlobStoreUnavailable,
     BlobTooLarge,
-    PutResult,
     UploadNotFound,
-    content_disposition,
 )
+from rollbook.server.blobs.files import OpenBlob
+from rollbook.server.blobs.interface import BlobInfo, BlobStore, PutResult, content_disposition
 from rollbook.server.blobs.local import LocalBlobs
 from rollbook.server.blobs.signing import Grant, TokenRefused
 
@@ -90,7 +87,7 @@ def _refusal(grant: Grant, request: Request) -> Response | None:
         return _problem(403, "content_type_mismatch", text)
     length = request.headers.get("content-length", "0")
     if grant.most is not None and length.isdecimal() and int(length) > grant.most:
-        return _problem_of(BlobTooLarge(grant.key, grant.most))
+        return _problem_of(BlobTooLarge(key=grant.key, most=grant.most))
     return None
 
 

@@ -19,18 +19,20 @@ from pathlib import Path
 import anyio
 import httpx
 
-from rollbook.server.blobs.interface import (
+from rollbook.errors import (
     BlobError,
     BlobExists,
-    BlobInfo,
     BlobNotFound,
     BlobStoreUnavailable,
     BlobTooLarge,
+    PartsMismatch,
+    UploadNotFound,
+)
+from rollbook.server.blobs.interface import (
+    BlobInfo,
     PartInfo,
     Parts,
-    PartsMismatch,
     PutResult,
-    UploadNotFound,
     check_key,
     check_part_number,
     check_parts,
@@ -98,7 +100,7 @@ class S3Blobs:
         check_key(key)
         if end is not None and end <= start:
             if await self.head(key) is None:
-                raise BlobNotFound(key)
+                raise BlobNotFound(key=key)
             return _nothing()
         response = await self._get(key, start, end)
         return _nothing() if response is None else self._followed(key, response, start, end)
@@ -235,7 +237,7 @@ class S3Blobs:
         headers = {"content-type": content_type} | ({} if replace else {"if-none-match": "*"})
         answer = await self._ask("PUT", key, {}, headers, data)
         if not replace and answer.status in _TAKEN:
-            raise BlobExists(key)
+            raise BlobExists(key=key)
         answer.expect(self._place.bucket, 200)
         return answer.etag
 
@@ -249,18 +251,20 @@ class S3Blobs:
         headers = {"content-type": "application/xml"} | ({} if replace else {"if-none-match": "*"})
         answer = await self._ask("POST", key, {"uploadId": upload}, headers, completion(parts))
         if answer.code in _WRONG_PARTS:
-            raise PartsMismatch(f"S3 does not take these parts ({answer.code}); send them again")
+            raise PartsMismatch(
+                detail=f"S3 does not take these parts ({answer.code}); send them again"
+            )
         if not replace and answer.status in _TAKEN:
-            raise BlobExists(key)
+            raise BlobExists(key=key)
         done_before = answer.code == "NoSuchUpload" and answer.attempts > 1
         if answer.code == "NoSuchUpload" and not done_before:
-            raise UploadNotFound(key)
+            raise UploadNotFound(key=key)
         if not done_before:
             answer.expect(self._place.bucket, 200)
         info = await self.head(key)
         # an attempt whose answer was lost may have done it: then the object has the size of the parts
         if info is None or (done_before and info.size != sum(part.size for part in parts)):
-            raise UploadNotFound(key)
+            raise UploadNotFound(key=key)
         return info
 
     async def _abort_quietly(self, key: str, upload: str) -> None:
@@ -277,7 +281,7 @@ class S3Blobs:
         while True:
             answer = await self._ask("GET", check_key(key), query)
             if answer.code == "NoSuchUpload":
-                raise UploadNotFound(key)
+                raise UploadNotFound(key=key)
             answer.expect(self._place.bucket, 200)
             parts, following = answer.parts()
             found += parts
@@ -313,9 +317,11 @@ class S3Blobs:
         if answer.status == 416:
             return None
         if answer.status == 404 and answer.code != "NoSuchBucket":
-            raise BlobNotFound(key)
+            raise BlobNotFound(key=key)
         if answer.status == 412:
-            raise BlobStoreUnavailable(f"{key!r} was replaced while it was read; read it again")
+            raise BlobStoreUnavailable(
+                detail=f"{key!r} was replaced while it was read; read it again"
+            )
         raise answer.failure(self._place.bucket)
 
     async def _followed(
@@ -341,7 +347,9 @@ class S3Blobs:
                 return
             if again.headers.get("etag", "").strip('"') != etag:
                 await again.aclose()
-                raise BlobStoreUnavailable(f"{key!r} was replaced while it was read; read it again")
+                raise BlobStoreUnavailable(
+                    detail=f"{key!r} was replaced while it was read; read it again"
+                )
             response = again
 
     async def _presigned(
@@ -432,7 +440,7 @@ async def _pieces(key: str, chunks: AsyncIterator[bytes], most: int | None) -> A
     async for chunk in chunks:
         size += len(chunk)
         if most is not None and size > most:
-            raise BlobTooLarge(key, most)
+            raise BlobTooLarge(key=key, most=most)
         piece += chunk
         while len(piece) >= _PART:
             yield bytes(piece[:_PART])
@@ -457,5 +465,5 @@ async def _nothing() -> AsyncIterator[bytes]:
 def _unreachable(place: S3Place, error: httpx.TransportError) -> BlobStoreUnavailable:
     reason = str(error) or type(error).__name__
     return BlobStoreUnavailable(
-        f"S3 does not answer for bucket {place.bucket!r} ({reason}); try again, or check its endpoint"
+        detail=f"S3 does not answer for bucket {place.bucket!r} ({reason}); try again, or check its endpoint"
     )

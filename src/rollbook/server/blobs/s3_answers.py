@@ -8,7 +8,8 @@ from datetime import datetime
 from functools import cached_property
 from xml.etree import ElementTree
 
-from rollbook.server.blobs.interface import BlobInfo, BlobStoreUnavailable, PartInfo, Parts
+from rollbook.errors import BlobStoreUnavailable
+from rollbook.server.blobs.interface import BlobInfo, PartInfo, Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class S3Answer:
             )
         else:
             text = f"S3 does not do its work for bucket {bucket!r} ({said}); try again shortly"
-        return BlobStoreUnavailable(text)
+        return BlobStoreUnavailable(detail=text)
 
     def listed(self) -> Page:
         blobs = tuple(
@@ -92,7 +93,7 @@ class S3Answer:
     def upload_id(self) -> str:
         found = None if self._root is None else _text(self._root, "UploadId")
         if not found:
-            raise BlobStoreUnavailable("S3 started an upload without naming it; try again")
+            raise BlobStoreUnavailable(detail="S3 started an upload without naming it; try again")
         return found
 
     def uploads(self) -> Iterator[tuple[str, str, datetime]]:

@@ -8,10 +8,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from rollbook.contracts.rl.check import Finding
+from rollbook.contracts.findings import Finding
 from rollbook.errors import RollbookError
-from rollbook.server.db.engine import NOBODY, Database, sqlite_path
+from rollbook.server.db.engine import NOBODY, Database
 from rollbook.server.db.migrate import HEAD, current_revision
+from rollbook.server.db.open import open_database
+from rollbook.server.db.sqlite import sqlite_path
 from rollbook.server.db.tables import TENANT_TABLES, now_us
 
 _MOST_SKEW_S = 5
@@ -25,7 +27,7 @@ def examine_database(database_url: str) -> list[Finding]:
         if revision != HEAD:
             return [_not_current(kind, revision)]
         current = Finding("database", True, f"{kind}, revision {revision}")
-        with closing(Database.open(database_url)) as database:
+        with closing(open_database(database_url)) as database:
             look = _postgres if database.kind == "postgresql" else _sqlite
             return [current, *look(database, database_url)]
     except RollbookError as error:

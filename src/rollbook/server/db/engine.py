@@ -1,9 +1,5 @@
 """Database: work in, results out, each piece of work in a transaction that knows its tenant.
 
-SQLite has one writer thread, which commits everything that waits together: one sync to disk serves many requests, and
-nobody waits for a lock. A piece of work that fails is undone alone. PostgreSQL has several threads, each with its
-connection; every transaction names its tenant, and row-level security shows nothing without one.
-
 Whoever gave the work gets its result or its error. Trouble of the database itself comes as DatabaseUnavailable or
 DatabaseFull, without SQL or values in its text.
 """
@@ -12,32 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import queue
-import sqlite3
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import sqlalchemy as sa
 
-from rollbook.errors import ConfigurationError, DatabaseUnavailable
-from rollbook.server.db.errors import translated
+from rollbook.errors import DatabaseUnavailable
 
 T = TypeVar("T")
 Work = Callable[[sa.Connection], T]
 
 LONGEST_QUERY_S = 30.0
-_READERS = 4
-_MOST_AT_ONCE = 256
-"""Pieces of work in one commit."""
-_STEPS_BETWEEN_LOOKS = 20_000
-"""Of SQLite's machine, between two looks at the clock: about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +51,6 @@ class Database(ABC):
 
     kind: str
 
-    @staticmethod
-    def open(url: str) -> Database:
-        """`sqlite:///path` or `postgresql://…`."""
-        if url.startswith("sqlite:///"):
-            return SqliteDatabase(sqlite_path(url))
-        if url.startswith(_POSTGRES_SCHEMES):
-            from rollbook.server.db.postgres import PostgresDatabase
-
-            return PostgresDatabase(postgres_url(url))
-        scheme = url.split("://", 1)[0] if "://" in url else "a path without a scheme"
-        message = f"database: {scheme} is not supported; expected sqlite:///PATH or postgresql://…"
-        raise ConfigurationError(message=message)
-
     async def read(self, tenant: Tenant, work: Work[T]) -> T:
         return await asyncio.wrap_future(self.submit_read(tenant, work))
 
@@ -105,22 +77,6 @@ class Database(ABC):
         """Work that waits is done first; later work is refused."""
 
 
-def sqlite_path(url: str) -> Path:
-    name = url.removeprefix("sqlite:///")
-    if not name or name.startswith((":memory:", "file:")):
-        message = "database: sqlite:/// needs the path of a file, such as sqlite:////var/lib/rollbook/rollbook.db"
-        raise ConfigurationError(message=message)
-    return Path(name)
-
-
-_POSTGRES_SCHEMES = ("postgresql://", "postgres://", "postgresql+psycopg://")
-
-
-def postgres_url(url: str) -> str:
-    """With its driver: without one, which is taken depends on what is installed."""
-    return "postgresql+psycopg://" + url.split("://", 1)[1]
-
-
 def to_json(value: object) -> str:
     """As it was given, with NaN refused: no other reader of JSON takes it."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -144,242 +100,3 @@ def submit(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
         return pool.submit(work)
     except RuntimeError as closed:
         raise DatabaseUnavailable(detail="it is closing") from closed
-
-
-# ------------------------------------------------------------------------------------------- SQLite
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    work: Work[Any]
-    future: Future[Any]
-
-
-@dataclass(slots=True)
-class _Outcome:
-    future: Future[Any]
-    result: Any = None
-    failure: BaseException | None = None
-
-    def tell(self) -> None:
-        if self.failure is None:
-            self.future.set_result(self.result)
-        else:
-            self.future.set_exception(self.failure)
-
-
-class SqliteDatabase(Database):
-    kind = "sqlite"
-
-    def __init__(self, path: Path) -> None:
-        make_private_file(path)
-        self.path = path
-        self._engine = sqlite_engine(path)
-        self._own = threading.local()
-        self._reading: list[_SqliteReader] = []
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="db-read")
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._door = threading.Lock()
-        self._closed = False
-        self._writing: sa.Connection | None = None
-        self._writer = threading.Thread(target=self._write_all, name="db-write", daemon=True)
-        self._writer.start()
-
-    def submit_read(self, tenant: Tenant, work: Work[T]) -> Future[T]:
-        return submit(self._readers, lambda: self._reader().run(work))
-
-    def submit_write(self, tenant: Tenant, work: Work[T]) -> Future[T]:
-        future: Future[T] = Future()
-        with self._door:  # so that nothing is put behind the end of the queue
-            if self._closed:
-                raise DatabaseUnavailable(detail="it is closing")
-            self._jobs.put(_Job(work, future))
-        return future
-
-    def close(self) -> None:
-        with self._door:
-            if self._closed:
-                return
-            self._closed = True
-            self._jobs.put(None)
-        self._writer.join()
-        self._readers.shutdown()
-        for reader in self._reading:
-            reader.close()
-        self._drop_writing()
-        self._engine.dispose()
-
-    def _reader(self) -> _SqliteReader:
-        """Each reading thread keeps a connection of its own."""
-        reader: _SqliteReader | None = getattr(self._own, "reader", None)
-        if reader is None:
-            reader = self._own.reader = _SqliteReader(self._engine)
-            self._reading.append(reader)
-        return reader
-
-    def _write_all(self) -> None:
-        ended = False
-        while not ended:
-            first = self._jobs.get()
-            if first is None:
-                return
-            batch, ended = self._waiting(first)
-            # whoever gave up while waiting is left out; from here on nobody can
-            batch = [job for job in batch if job.future.set_running_or_notify_cancel()]
-            if batch:
-                self._commit(batch)
-
-    def _waiting(self, first: _Job) -> tuple[list[_Job], bool]:
-        batch = [first]
-        while len(batch) < _MOST_AT_ONCE:
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                break
-            if job is None:
-                return batch, True
-            batch.append(job)
-        return batch, False
-
-    def _commit(self, batch: list[_Job]) -> None:
-        """All in one transaction; nobody is told of success before it is on disk."""
-        try:
-            connection = self._writing or self._open_writing()
-            driver = _driver_of(connection)
-            driver.execute("BEGIN IMMEDIATE")
-            outcomes = [_attempt(connection, driver, job) for job in batch]
-            driver.execute("COMMIT")
-            connection.commit()  # only SQLAlchemy's own books: the driver has nothing left to commit
-        except BaseException as error:  # noqa: BLE001 - whatever it is, those who wait have to hear of it
-            self._drop_writing()
-            outcomes = [_Outcome(job.future, failure=translated(error)) for job in batch]
-        for outcome in outcomes:
-            outcome.tell()
-
-    def _open_writing(self) -> sa.Connection:
-        self._writing = self._engine.connect()
-        return self._writing
-
-    def _drop_writing(self) -> None:
-        """With all that was not committed. A connection that met trouble is not trusted again."""
-        connection, self._writing = self._writing, None
-        if connection is not None:
-            with suppress(Exception):
-                connection.rollback()
-            connection.invalidate()
-            connection.close()
-
-
-def _attempt(connection: sa.Connection, driver: sqlite3.Connection, job: _Job) -> _Outcome:
-    """A piece of work that fails is undone alone. Some failures, a full disk among them, make SQLite undo everything:
-    then the savepoint is gone, and what failed is everybody's."""
-    driver.execute("SAVEPOINT work")
-    outcome = _Outcome(job.future)
-    try:
-        outcome.result = do(job.work, connection)
-    except Exception as error:  # noqa: BLE001 - it belongs to whoever gave the work
-        outcome.failure = translated(error)
-        try:
-            driver.execute("ROLLBACK TO work")
-        except sqlite3.Error:
-            raise outcome.failure from error
-    driver.execute("RELEASE work")
-    return outcome
-
-
-def _driver_of(connection: sa.Connection) -> sqlite3.Connection:
-    """For the statements that begin and end a transaction, which need none of what SQLAlchemy does around one."""
-    driver = connection.connection.driver_connection
-    assert isinstance(driver, sqlite3.Connection)
-    return driver
-
-
-class _SqliteReader:
-    """A connection that cannot write, and stops a query that takes too long."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-        self._connection: sa.Connection | None = None
-        self._deadline = 0.0
-
-    def run(self, work: Work[T]) -> T:
-        try:
-            connection = self._connection or self._open()
-            self._deadline = time.monotonic() + LONGEST_QUERY_S
-            driver = _driver_of(connection)
-            driver.execute("BEGIN")
-            result = do(work, connection)
-            driver.execute("ROLLBACK")
-            connection.rollback()
-        except Exception as error:
-            self._recover(error)
-            fault = translated(error)
-            if fault is error:
-                raise
-            raise fault from error
-        return result
-
-    def _recover(self, error: Exception) -> None:
-        """An error of the work itself says nothing against the connection."""
-        if self._connection is None or isinstance(error, sqlite3.Error | sa.exc.SQLAlchemyError):
-            self.close()
-        else:
-            _driver_of(self._connection).rollback()
-            self._connection.rollback()
-
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.invalidate()
-            connection.close()
-
-    def _open(self) -> sa.Connection:
-        self._connection = self._engine.connect()
-        driver = _driver_of(self._connection)
-        driver.execute("PRAGMA query_only=ON")
-        driver.set_progress_handler(self._is_late, _STEPS_BETWEEN_LOOKS)
-        return self._connection
-
-    def _is_late(self) -> bool:
-        return time.monotonic() > self._deadline
-
-
-def make_private_file(path: Path) -> None:
-    """Hashes of keys and passwords lie in it; SQLite gives its own files beside it the same mode."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600, exist_ok=True)
-
-
-def sqlite_engine(path: Path) -> sa.Engine:
-    """Connections are kept by their owners, not by a pool. The driver's own transactions are off, so that BEGIN
-    IMMEDIATE can be ours."""
-    engine = sa.create_engine(
-        sa.URL.create("sqlite", database=str(path)),
-        poolclass=sa.pool.NullPool,
-        connect_args={
-            "check_same_thread": False,
-            "timeout": LONGEST_QUERY_S,
-            "isolation_level": None,
-        },
-        json_serializer=to_json,
-        hide_parameters=True,
-    )
-    sa.event.listen(engine, "connect", _set_up_sqlite)
-    return engine
-
-
-def _set_up_sqlite(connection: Any, _record: Any) -> None:
-    cursor = connection.cursor()
-    for pragma in _SQLITE_SETTINGS:
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-_SQLITE_SETTINGS = (
-    "journal_mode=WAL",
-    "synchronous=FULL",
-    "foreign_keys=ON",
-    "journal_size_limit=67108864",
-    "temp_store=MEMORY",
-    "cache_size=-16384",
-)

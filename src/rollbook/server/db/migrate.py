@@ -18,8 +18,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from rollbook.errors import ConfigurationError, StorageError
-from rollbook.server.db.engine import make_private_file, postgres_url, sqlite_engine, sqlite_path
 from rollbook.server.db.errors import translated
+from rollbook.server.db.open import postgres_url
+from rollbook.server.db.sqlite import make_private_file, sqlite_engine, sqlite_path
 
 HEAD = "0002"
 """The newest revision, written here so that a database that has it is recognised without loading Alembic."""

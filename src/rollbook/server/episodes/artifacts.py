@@ -18,14 +18,11 @@ from starlette.responses import Response
 
 from rollbook.contracts.episode import ARTIFACT_KINDS, FILE_NAMES, ArtifactKind
 from rollbook.contracts.wire.episodes import Claim
+from rollbook.errors import BlobNotFound, BlobStoreUnavailable
+from rollbook.server.accounts.callers import caller_of
 from rollbook.server.blobs.inspect_blob import Answer, Question, look_at_blobs
-from rollbook.server.blobs.interface import (
-    BlobInfo,
-    BlobNotFound,
-    BlobStoreUnavailable,
-    sha256_of_file,
-)
-from rollbook.server.context import Caller, ServerContext, base_url_of, caller_of, context_of
+from rollbook.server.blobs.interface import BlobInfo, sha256_of_file
+from rollbook.server.context import Caller, ServerContext, base_url_of, context_of
 from rollbook.server.http.openapi import LeanRoute, query, route
 from rollbook.server.http.responses import Problem, not_found
 from rollbook.server.queries import ArtifactRow, DoomedObject, EpisodeRow, Scope
@@ -203,12 +200,12 @@ async def _examined_video(
         sha256, playable, detail, facts = await _bytes_and_content(context, artifact)
         now = await context.blobs.head(artifact.object_key)
         if now is None:
-            raise BlobNotFound(artifact.object_key)
+            raise BlobNotFound(key=artifact.object_key)
         if now == info:
             return _seen(info, sha256, playable, detail), facts
         info = now
     raise BlobStoreUnavailable(
-        f"the {artifact.kind} is replaced again and again; finish the upload first"
+        detail=f"the {artifact.kind} is replaced again and again; finish the upload first"
     )
 
 

@@ -25,7 +25,8 @@ from rollbook.contracts.wire.episodes import (
 )
 from rollbook.digest import digest_of
 from rollbook.errors import EpisodeArchived
-from rollbook.server.context import Caller, ServerContext, base_url_of, caller_of, context_of
+from rollbook.server.accounts.callers import caller_of
+from rollbook.server.context import Caller, ServerContext, base_url_of, context_of
 from rollbook.server.db.tables import new_id
 from rollbook.server.episodes.artifacts import (
     remove_blobs,

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 from rollbook.errors import LeaseHeld, RollbookError
 from rollbook.files import Lease
-from rollbook.server.blobs.interface import BlobError, BlobInfo
+from rollbook.server.blobs.interface import BlobInfo
 from rollbook.server.context import ServerContext
 from rollbook.server.db.engine import NOBODY
 from rollbook.server.episodes.artifacts import look_at, remove_blobs, write_findings
@@ -83,7 +83,7 @@ async def reap(context: ServerContext, *, find_orphans: bool = False) -> Reaped:
     for org_id in await context.db.read(NOBODY, organisation_ids):
         try:
             await _reap_organisation(context, org_id, reaped)
-        except (RollbookError, BlobError) as error:
+        except RollbookError as error:
             context.log.warning("upkeep_put_off", org_id=org_id, error=str(error))
     reaped.leftovers = await context.blobs.sweep(older_than_s=context.settings.reap_after_s)
     if find_orphans:

@@ -29,9 +29,10 @@ from rollbook.contracts.wire.uploads import (
     UploadUrl,
     UrlsMinted,
 )
-from rollbook.errors import EpisodeArchived
-from rollbook.server.blobs.interface import PartInfo, UploadNotFound
-from rollbook.server.context import Caller, ServerContext, base_url_of, caller_of, context_of
+from rollbook.errors import EpisodeArchived, UploadNotFound
+from rollbook.server.accounts.callers import caller_of
+from rollbook.server.blobs.interface import PartInfo
+from rollbook.server.context import Caller, ServerContext, base_url_of, context_of
 from rollbook.server.episodes.artifacts import (
     Finding,
     look_at,

@@ -26,7 +26,8 @@ from rollbook.contracts.wire.eval_runs import (
     ResultsPut,
 )
 from rollbook.errors import Refusal
-from rollbook.server.context import caller_of, context_of
+from rollbook.server.accounts.callers import caller_of
+from rollbook.server.context import context_of
 from rollbook.server.evals.metric_values import (
     checked_metrics,
     kept_error,

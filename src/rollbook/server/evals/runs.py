@@ -29,8 +29,9 @@ from rollbook.contracts.wire.eval_runs import (
 from rollbook.contracts.wire.limits import LONGEST_INDEXED
 from rollbook.digest import digest_of
 from rollbook.errors import ConfigurationError
+from rollbook.server.accounts.callers import caller_of
 from rollbook.server.accounts.roles import require
-from rollbook.server.context import Caller, ServerContext, caller_of, context_of
+from rollbook.server.context import Caller, ServerContext, context_of
 from rollbook.server.db.value_checks import checked_object, checked_text
 from rollbook.server.http.listing import listing_of, page_parameters
 from rollbook.server.http.openapi import LeanRoute, header, query, route

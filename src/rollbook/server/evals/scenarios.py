@@ -13,7 +13,8 @@ from rollbook.contracts.wire.scenarios import (
     ScenarioList,
 )
 from rollbook.server.accounts.audit import note
-from rollbook.server.context import caller_of, context_of
+from rollbook.server.accounts.callers import caller_of
+from rollbook.server.context import context_of
 from rollbook.server.http.listing import listing_of, page_parameters, truth_of
 from rollbook.server.http.openapi import LeanRoute, query, route
 from rollbook.server.http.requests import json_body

@@ -10,7 +10,8 @@ from starlette.responses import Response
 
 from rollbook.contracts.evals import SUMMARY_KEYS
 from rollbook.contracts.wire.trends import Trend, TrendPoint
-from rollbook.server.context import caller_of, context_of
+from rollbook.server.accounts.callers import caller_of
+from rollbook.server.context import context_of
 from rollbook.server.http.listing import listing_of
 from rollbook.server.http.openapi import LeanRoute, query, route
 from rollbook.server.http.responses import Problem, json_response, wire_time

@@ -20,7 +20,8 @@ from rollbook.contracts.wire.scenarios import (
     StandingAnswer,
     VerificationRecorded,
 )
-from rollbook.server.context import caller_of, context_of
+from rollbook.server.accounts.callers import caller_of
+from rollbook.server.context import context_of
 from rollbook.server.evals.metric_values import checked_metrics, kept_error
 from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.requests import json_body

@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 from starlette.requests import Request
 
-from rollbook.server.context import Caller, context_of
 from rollbook.server.http.responses import Problem
 from rollbook.server.settings import Settings
 
@@ -61,10 +60,11 @@ class RateLimits:
         rate = settings.requests_per_s
         self._buckets = TokenBuckets(rate, settings.requests_burst, clock) if rate else None
 
-    def spend(self, request: Request, caller: Caller) -> None:
+    def spend(self, request: Request, caller: str) -> None:
+        """Raises a Problem 429 with an integer Retry-After when the caller sent too many requests."""
         if self._buckets is None or is_exempt(request.method, request.scope["path"]):
             return
-        wait = self._buckets.wait_s(caller.name)
+        wait = self._buckets.wait_s(caller)
         if wait:
             raise too_many("requests with this key", wait)
 
@@ -88,15 +88,6 @@ class AttemptLimits:
             wait = self._buckets.wait_s(f"{what} {name}")
             if wait:
                 raise too_many(f"attempts to {what}", wait)
-
-
-def attempts_of(request: Request) -> AttemptLimits:
-    """Those of this process, made when they are first needed."""
-    state = request.app.state
-    if not hasattr(state, "attempts"):
-        state.attempts = AttemptLimits(context_of(request).settings.sign_ins_per_minute)
-    attempts: AttemptLimits = state.attempts
-    return attempts
 
 
 def address_of(request: Request) -> str:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rollbook.server.context import ServerContext
 from rollbook.server.http.responses import problem_of, problem_response
-from rollbook.server.logs import bind_request, frames_of, request_id_of
+from rollbook.server.logs import Log, bind_request, frames_of, request_id_of
+from rollbook.server.metrics import Metrics
 
 _CLIENT_LEFT = 499
 _QUIET = ("/healthz", "/readyz")
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _NO_STORING = (b"cache-control", b"no-store")
 _REQUEST_ID = b"x-request-id"
+
+
+class Telemetry(Protocol):
+    """What this middleware needs of the server's context."""
+
+    log: Log
+    metrics: Metrics
 
 
 class RequestEdge:
@@ -28,7 +35,7 @@ class RequestEdge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        context: ServerContext = scope["app"].state.context
+        context: Telemetry = scope["app"].state.context
         began = time.perf_counter()
         request_id = request_id_of(Headers(scope=scope).get("x-request-id"))
         bind_request(request_id)
@@ -69,7 +76,7 @@ def _named(error: Exception) -> str:
     return type(error).__name__
 
 
-def _tell(context: ServerContext, scope: Scope, status: int, seconds: float) -> None:
+def _tell(context: Telemetry, scope: Scope, status: int, seconds: float) -> None:
     route = getattr(scope.get("route"), "path", None)
     if route is None:  # a plain route leaves no more than its function behind
         route = f"({getattr(scope.get('endpoint'), '__name__', 'none')})"

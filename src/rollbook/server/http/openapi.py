@@ -18,13 +18,13 @@ from starlette.types import Receive, Scope, Send
 
 from rollbook import __version__
 from rollbook.contracts.wire.errors import ErrorAnswer
-from rollbook.server.accounts.sessions import COOKIE
 from rollbook.server.http.docs_page import PAGE_HEADERS, page
 from rollbook.server.http.responses import json_bytes
 
 Handler: TypeAlias = "Callable[[Request], Coroutine[Any, Any, Response]]"
 Json: TypeAlias = "dict[str, Any]"
 
+SESSION_COOKIE = "rollbook_session"
 _REFERENCE = "#/components/schemas/{name}"
 _ERRORS = {
     400: "The request is wrong; `error` says where.",
@@ -191,7 +191,7 @@ def document(app: Starlette) -> Json:
         "session": {
             "type": "apiKey",
             "in": "cookie",
-            "name": COOKIE,
+            "name": SESSION_COOKIE,
             "description": "What /api/sign-in sets. Over https its name begins with `__Host-`.",
         },
         "csrf_token": {

@@ -17,23 +17,21 @@ from starlette.responses import Response
 
 from rollbook.errors import (
     AlreadyTaken,
+    BlobError,
+    BlobExists,
+    BlobNotFound,
+    BlobStoreUnavailable,
+    BlobTooLarge,
     DatabaseFull,
     DatabaseUnavailable,
     EpisodeArchived,
     IdempotencyConflict,
     LastOwner,
     MalformedJson,
+    PartsMismatch,
     QuotaExceeded,
     Refusal,
     RollbookError,
-)
-from rollbook.server.blobs.interface import (
-    BlobError,
-    BlobExists,
-    BlobNotFound,
-    BlobStoreUnavailable,
-    BlobTooLarge,
-    PartsMismatch,
     UploadNotFound,
 )
 
@@ -129,8 +127,6 @@ def problem_of(error: Exception) -> Problem:
         return error
     if isinstance(error, RollbookError):
         return _of_ours(error)
-    if isinstance(error, BlobError):
-        return _of_blobs(error)
     if isinstance(error, HTTPException):
         return _of_framework(error)
     return Problem(500, "internal", "the server failed; its log says why, under the X-Request-Id")
@@ -146,6 +142,13 @@ _STATUS: dict[type[RollbookError], int] = {
     QuotaExceeded: 403,
     MalformedJson: 400,
     Refusal: 400,
+    BlobStoreUnavailable: 503,
+    BlobNotFound: 404,
+    UploadNotFound: 404,
+    PartsMismatch: 409,
+    BlobExists: 409,
+    BlobTooLarge: 413,
+    BlobError: 400,
 }
 
 
@@ -155,7 +158,9 @@ def _of_ours(error: RollbookError) -> Problem:
         return Problem(
             500, error.code, "the server failed; its log says why, under the X-Request-Id"
         )
-    extra = {name: _shown(value) for name, value in error.fields.items()}
+    # the text of a BlobError names all there is to know; object keys are not part of the wire
+    told = {} if isinstance(error, BlobError) else error.fields
+    extra = {name: _shown(value) for name, value in told.items()}
     return Problem(status, error.code, str(error), headers=_retry(status), **extra)
 
 
@@ -163,21 +168,6 @@ def _shown(value: object) -> object:
     if isinstance(value, str) and len(value) > _LONGEST_SHOWN:
         return f"{value[:_LONGEST_SHOWN]}…"
     return value
-
-
-_BLOB_STATUS: dict[type[BlobError], int] = {
-    BlobNotFound: 404,
-    UploadNotFound: 404,
-    PartsMismatch: 409,
-    BlobExists: 409,
-    BlobTooLarge: 413,
-    BlobStoreUnavailable: 503,
-}
-
-
-def _of_blobs(error: BlobError) -> Problem:
-    status = _BLOB_STATUS.get(type(error), 400)
-    return Problem(status, error.code, str(error), headers=_retry(status))
 
 
 def _retry(status: int) -> dict[str, str]:
@@ -202,7 +192,6 @@ async def _handle(request: Request, error: Exception) -> Response:
 EXCEPTION_HANDLERS: dict[Any, ExceptionHandler] = {
     Problem: _handle,
     RollbookError: _handle,
-    BlobError: _handle,
     HTTPException: _handle,
 }
 """For the application. What is not among them passes to the middleware, which logs it and answers 500."""

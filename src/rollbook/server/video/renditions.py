@@ -15,13 +15,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from rollbook.errors import RollbookError
-from rollbook.server.blobs.interface import (
-    BlobNotFound,
-    BlobStoreUnavailable,
-    BlobTooLarge,
-    sha256_of_file,
-)
+from rollbook.errors import BlobNotFound, BlobStoreUnavailable, BlobTooLarge, RollbookError
+from rollbook.server.blobs.interface import sha256_of_file
 from rollbook.server.context import ServerContext
 from rollbook.server.db.engine import NOBODY
 from rollbook.server.logs import frames_of

@@ -20,8 +20,9 @@ from rollbook.contracts.wire.webhooks import (
     WebhookList,
 )
 from rollbook.server.accounts.audit import note
+from rollbook.server.accounts.callers import caller_of
 from rollbook.server.accounts.roles import require
-from rollbook.server.context import ServerContext, caller_of, context_of
+from rollbook.server.context import ServerContext, context_of
 from rollbook.server.db.tables import new_id
 from rollbook.server.db.value_checks import checked_text
 from rollbook.server.http.listing import listing_of, page_parameters

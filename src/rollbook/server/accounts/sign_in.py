@@ -25,6 +25,7 @@ from rollbook.contracts.wire.accounts import (
 )
 from rollbook.contracts.wire.keys import KeySummary
 from rollbook.server.accounts.audit import note_failed_sign_in
+from rollbook.server.accounts.callers import caller_of
 from rollbook.server.accounts.keys import hash_of, role_of_key, shown_prefix
 from rollbook.server.accounts.pages import (
     Fields,
@@ -49,9 +50,9 @@ from rollbook.server.accounts.sessions import (
     session_of,
     set_cookie,
 )
-from rollbook.server.context import Caller, caller_of, context_of, unauthorized
+from rollbook.server.context import Caller, context_of, unauthorized
 from rollbook.server.db.engine import NOBODY, Tenant
-from rollbook.server.http.limits import address_of, attempts_of, network_of
+from rollbook.server.http.limits import address_of, network_of
 from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.requests import json_body
 from rollbook.server.http.responses import Problem, json_response, not_found, wire_time
@@ -110,7 +111,7 @@ class Begun:
 async def user_by_password(request: Request, email: str, password: str) -> UserRow:
     """One refusal for every cause, and in the same time."""
     context = context_of(request)
-    attempts_of(request).spend("sign in", network_of(request), email.strip().lower())
+    context_of(request).attempts.spend("sign in", network_of(request), email.strip().lower())
     user = await context.db.read(NOBODY, lambda connection: user_by_email(connection, email))
     if await is_password(password, None if user is None else user.password_hash):
         assert user is not None, "a password was compared with theirs"
@@ -126,7 +127,7 @@ async def user_by_password(request: Request, email: str, password: str) -> UserR
 async def user_by_link(request: Request, token: str) -> UserRow:
     """The link is spent, whatever comes after."""
     context = context_of(request)
-    attempts_of(request).spend("sign in", network_of(request))
+    context_of(request).attempts.spend("sign in", network_of(request))
     user = await context.db.write(
         NOBODY, lambda connection: use_sign_in_link(connection, hash_of(token), context.clock())
     )
@@ -175,7 +176,7 @@ async def change_password_of(
     """Every session of theirs ends, and this browser gets a new one."""
     context, user = context_of(request), await user_of(request, session)
     if user.password_hash is not None:
-        attempts_of(request).spend("change a password", user.id)
+        context_of(request).attempts.spend("change a password", user.id)
         if not await is_password(current or "", user.password_hash):
             text = "the current password is wrong; try again"
             raise Problem(403, "wrong_password", text)

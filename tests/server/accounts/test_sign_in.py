@@ -12,12 +12,13 @@ import httpx
 import pytest
 
 from rollbook.server.accounts.invitations import MOST_OPEN_INVITATIONS
-from rollbook.server.accounts.keys_routes import MOST_LIVE_KEYS
+from rollbook.server.accounts.manage_keys import MOST_LIVE_KEYS
 from rollbook.server.accounts.passwords import checked_password
 from rollbook.server.accounts.roles import ACTIONS, KEYS_MAY, PEOPLE_MAY, Action, may, require
 from rollbook.server.bootstrap import Bootstrapped, bootstrap
 from rollbook.server.context import Caller
-from rollbook.server.db.engine import Database, Tenant
+from rollbook.server.db.engine import Tenant
+from rollbook.server.db.open import open_database
 from rollbook.server.db.tables import now_us
 from rollbook.server.http.responses import Problem
 from rollbook.server.queries import ROLES, Scope
@@ -66,7 +67,7 @@ def new_organisation(
 ) -> Bootstrapped:
     """Made beside the running server, with whatever else is to be in it."""
     url = Settings.load(server.data_dir, **server.overrides).database_url
-    with closing(Database.open(url)) as database:
+    with closing(open_database(url)) as database:
         made = bootstrap(database, name or f"Organisation {next(_numbers)}")
         if more is not None:
             org_id = made.org_id

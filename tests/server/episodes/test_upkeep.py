@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rollbook.server.blobs.interface import open_blobs
+from rollbook.server.blobs.open import open_blobs
 from rollbook.server.context import ServerContext
 from rollbook.server.db.engine import Database
 from rollbook.server.db.tables import new_id, now_us

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 
 from rollbook.errors import DatabaseUnavailable
 from rollbook.server.db import tables
-from rollbook.server.db.engine import NOBODY, Database, postgres_url
+from rollbook.server.db.engine import NOBODY, Database
+from rollbook.server.db.open import postgres_url
 from rollbook.server.db.postgres import PostgresDatabase
 from rollbook.server.db.prepared import Prepared
 from rollbook.server.db.rows import AnyRow

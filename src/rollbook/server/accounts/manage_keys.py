@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rollbook.contracts.wire.keys import CreateKey, KeyAnswer, KeyCreated, KeyList, KeyRevoked
-from rollbook.server.accounts.accounts import BODY_LIMIT
 from rollbook.server.accounts.audit import note
+from rollbook.server.accounts.callers import caller_of
 from rollbook.server.accounts.keys import PREFIX_OF_ROLE, new_api_key, role_of_key, shown_prefix
 from rollbook.server.accounts.pages import (
     Page,
@@ -27,7 +27,8 @@ from rollbook.server.accounts.pages import (
 )
 from rollbook.server.accounts.roles import key_role, may, require
 from rollbook.server.accounts.sessions import Session
-from rollbook.server.context import Caller, caller_of, context_of
+from rollbook.server.accounts.sign_in import BODY_LIMIT
+from rollbook.server.context import Caller, context_of
 from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.requests import json_body
 from rollbook.server.http.responses import (

@@ -27,9 +27,9 @@ from rollbook.contracts.wire.keys import (
     StartLogin,
 )
 from rollbook.errors import AlreadyTaken
-from rollbook.server.accounts.accounts import BODY_LIMIT, memberships_of
+from rollbook.server.accounts.callers import caller_of
 from rollbook.server.accounts.keys import PREFIX_OF_ROLE, hash_of
-from rollbook.server.accounts.keys_routes import add_key, revoke, revoked_answer
+from rollbook.server.accounts.manage_keys import add_key, revoke, revoked_answer
 from rollbook.server.accounts.pages import (
     MessagePage,
     Page,
@@ -40,15 +40,10 @@ from rollbook.server.accounts.pages import (
 )
 from rollbook.server.accounts.roles import key_role
 from rollbook.server.accounts.sessions import Session
-from rollbook.server.context import (
-    Caller,
-    base_url_of,
-    caller_of,
-    context_of,
-    unauthorized,
-)
+from rollbook.server.accounts.sign_in import BODY_LIMIT, memberships_of
+from rollbook.server.context import Caller, base_url_of, context_of, unauthorized
 from rollbook.server.db.engine import NOBODY, Tenant
-from rollbook.server.http.limits import address_of, attempts_of, network_of
+from rollbook.server.http.limits import address_of, network_of
 from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.requests import json_body
 from rollbook.server.http.responses import Problem, json_response, not_found
@@ -98,7 +93,7 @@ class ApprovalPage(Page):
 
 async def start_login(request: Request) -> Response:
     base_url, context = base_url_of(request), context_of(request)
-    attempts_of(request).spend("connect a device", network_of(request))
+    context_of(request).attempts.spend("connect a device", network_of(request))
     sent = await json_body(request, _START, BODY_LIMIT)
     device_code = secrets.token_urlsafe(32)
     user_agent = sent.user_agent or request.headers.get("user-agent")
@@ -267,7 +262,7 @@ async def decide_by_form(request: Request) -> Response:
 
 async def _pending(request: Request, session: Session, code: str) -> DeviceLoginRow | None:
     context = context_of(request)
-    attempts_of(request).spend("approve a device", session.member.user_id)
+    context_of(request).attempts.spend("approve a device", session.member.user_id)
     found = await context.db.read(
         NOBODY,
         lambda connection: device_login_by_user_code(

@@ -1,0 +1,20 @@
+"""Findings: what a check says about one subject. `rollbook check` and `rollbook doctor` print them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollbook.errors import RollbookError
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    subject: str
+    passed: bool
+    detail: str
+    code: str | None = None
+    """The code of the error; None when the check passed."""
+
+    @classmethod
+    def violation(cls, subject: str, problem: RollbookError) -> Finding:
+        return cls(subject, False, str(problem), problem.code)

@@ -1,0 +1,27 @@
+"""Opening a database by its URL. The driver of a database that is not used is not loaded."""
+
+from __future__ import annotations
+
+from rollbook.errors import ConfigurationError
+from rollbook.server.db.engine import Database
+from rollbook.server.db.sqlite import SqliteDatabase, sqlite_path
+
+_POSTGRES_SCHEMES = ("postgresql://", "postgres://", "postgresql+psycopg://")
+
+
+def open_database(url: str) -> Database:
+    """`sqlite:///path` or `postgresql://…`."""
+    if url.startswith("sqlite:///"):
+        return SqliteDatabase(sqlite_path(url))
+    if url.startswith(_POSTGRES_SCHEMES):
+        from rollbook.server.db.postgres import PostgresDatabase
+
+        return PostgresDatabase(postgres_url(url))
+    scheme = url.split("://", 1)[0] if "://" in url else "a path without a scheme"
+    message = f"database: {scheme} is not supported; expected sqlite:///PATH or postgresql://…"
+    raise ConfigurationError(message=message)
+
+
+def postgres_url(url: str) -> str:
+    """With its driver: without one, which is taken depends on what is installed."""
+    return "postgresql+psycopg://" + url.split("://", 1)[1]
