@@ -13,7 +13,7 @@ from benchmarks.timing import Claim
 from rollbook.generate.compare import compare_policies, paired_interval, recipe_for
 from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
 from rollbook.generate.rollout.loop import RolloutEngine
-from rollbook.generate.rollout.row_rollouts import RowRoller
+from rollbook.generate.row_rollouts import RowRoller
 from rollbook.generate.scenes.scene import SceneConfig
 from rollbook.generate.sources.make_sources import (
     MakeSourcesConfig,

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from rollbook.generate.rollout.recipes import (
         RolloutRecipeConfig as RolloutRecipeConfig,
     )
-    from rollbook.generate.rollout.row_rollouts import (
+    from rollbook.generate.row_rollouts import (
         RolloutDatasetWriterStats as RolloutDatasetWriterStats,
     )
-    from rollbook.generate.targets.selection import (
+    from rollbook.generate.targets.config import (
         RolloutTargetSource as RolloutTargetSource,
     )
     from rollbook.generate.writer import (
@@ -96,8 +96,8 @@ else:
                 "SelectedDepthRetentionConfig",
             ),
             "rollbook.generate.rollout.recipes": ("RolloutRecipeConfig",),
-            "rollbook.generate.rollout.row_rollouts": ("RolloutDatasetWriterStats",),
-            "rollbook.generate.targets.selection": ("RolloutTargetSource",),
+            "rollbook.generate.row_rollouts": ("RolloutDatasetWriterStats",),
+            "rollbook.generate.targets.config": ("RolloutTargetSource",),
             "rollbook.generate.writer": ("RolloutDatasetWriter",),
             "rollbook.store.audit": (
                 "RolloutSuspiciousQueryConfig",

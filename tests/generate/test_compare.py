@@ -19,8 +19,8 @@ from rollbook.generate.compare import (
     recipe_for,
 )
 from rollbook.generate.rollout.policies import CounterfactualSelectionPolicy
-from rollbook.generate.rollout.row_rollouts import RolloutDatasetWriterStats
 from rollbook.generate.rollout.scorers import scorer_named
+from rollbook.generate.row_rollouts import RolloutDatasetWriterStats
 from rollbook.generate.sources.reader import SourceStore
 from tests.generate.tiny_source import tiny_config, tiny_source
 

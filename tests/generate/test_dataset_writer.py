@@ -19,7 +19,7 @@ from rollbook.errors import (
     TargetExists,
 )
 from rollbook.generate.actor.features import FEATURES
-from rollbook.generate.rollout.row_rollouts import RolloutDatasetWriterStats
+from rollbook.generate.row_rollouts import RolloutDatasetWriterStats
 from rollbook.generate.sources.reader import SourceStore
 from rollbook.rollouts import RolloutDatasetWriterConfig
 from rollbook.store.checks.validate import validate_rollout_zarr_store

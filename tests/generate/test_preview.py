@@ -15,8 +15,8 @@ import pytest
 from rollbook.errors import ConfigurationError, TargetExists, TargetInvalid
 from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
 from rollbook.generate.preview_rollout import draw_preview, rolled_out
-from rollbook.generate.rollout.row_rollouts import RowRoller
 from rollbook.generate.rollout_picture import Matplotlib, ShownRollout, picture_png
+from rollbook.generate.row_rollouts import RowRoller
 from tests.generate.tiny_source import tiny_config
 
 RECIPES: list[dict[str, Any]] = [

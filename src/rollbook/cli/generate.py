@@ -17,7 +17,7 @@ from rollbook.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
-    from rollbook.generate.rollout.row_rollouts import RolloutDatasetWriterStats
+    from rollbook.generate.row_rollouts import RolloutDatasetWriterStats
 
 app = typer.Typer(
     help="Make rollouts from a source store, look at them, compare policies.",

@@ -450,7 +450,7 @@ def preview(
 ) -> None:
     """Draw a row from above: scene, way, root, points, boxes."""
     from rollbook.files import write_bytes
-    from rollbook.generate.preview_source import preview_png
+    from rollbook.generate.source_picture import preview_png
     from rollbook.generate.sources.reader import SourceStore
 
     if row is not None and key is not None:

@@ -1,14 +1,24 @@
-"""Engines: many independent tasks, on threads or processes of this machine or on Ray, each result as it comes.
+"""Engines run many independent tasks on threads or processes of this machine, or on Ray. Nobody else starts workers.
 
     for done in run_tasks(start, items, parallel="process", workers=8, retries=1, timeout_s=600):
         ...
 
-`start` is called once in every worker and gives the function that the worker calls with each item; what is made there
-is the worker's own. An item that fails is tried again or reported, and the others go on. A process that takes too long
-is killed; a thread cannot be, so it is left to itself and another takes its place.
+`start` is called once in every worker. It returns the function that this worker calls with each item. An item that
+fails is retried or reported; the other items go on. A process that takes too long is killed. A thread cannot be killed,
+so it is abandoned and another thread takes its place. The parent alone handles Ctrl-C, and workers end with their
+parent. This room imports nothing but `rollbook.errors`.
 """
 
-from rollbook.engines.running import Engine, Parallel, run_tasks
+from rollbook.engines.running import Engine, Parallel, run_in_order, run_tasks
 from rollbook.engines.tasks import Done, Progress, TaskFailure, expect
 
-__all__ = ["Done", "Engine", "Parallel", "Progress", "TaskFailure", "expect", "run_tasks"]
+__all__ = [
+    "Done",
+    "Engine",
+    "Parallel",
+    "Progress",
+    "TaskFailure",
+    "expect",
+    "run_in_order",
+    "run_tasks",
+]

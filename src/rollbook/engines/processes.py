@@ -1,4 +1,4 @@
-"""Processes: workers that can be killed, each with a pipe of its own, so that killing one harms no other."""
+"""Processes: workers that can be killed. Each has its own pipe, so that killing one does not harm the others."""
 
 from __future__ import annotations
 
@@ -41,12 +41,11 @@ class _Process:
 
 
 class Processes:
-    """Each worker has a pipe of its own, so that killing one harms no other."""
-
     def __init__(self, start: Start, workers: int) -> None:
         self.workers = workers
         self._start = start
-        self._context = multiprocessing.get_context("spawn")  # a fork would cut off others' threads
+        # spawn: a forked process would lack the threads that ray casters and other libraries have started
+        self._context = multiprocessing.get_context("spawn")
         self._all: list[_Process] = []
         check_sendable(start)
 
@@ -54,12 +53,12 @@ class Processes:
         free = (each for each in self._all if each.task is None and each.process.is_alive())
         worker = next(free, None) or self._new()
         worker.task = task
-        with suppress(BrokenPipeError):  # it died while it was idle: found out by `finished`
+        with suppress(BrokenPipeError):  # the worker ended while it was idle: `finished` reports it
             worker.pipe.send(task.item)
 
     def finished(self, timeout_s: float | None) -> list[Finished]:
         busy = {each.pipe: each for each in self._all if each.task is not None}
-        found = [self._heard(busy[pipe]) for pipe in connection.wait(list(busy), LOOK_S)]  # type: ignore[index]
+        found = [self._received(busy[pipe]) for pipe in connection.wait(list(busy), LOOK_S)]  # type: ignore[index]
         for worker in self._all:
             if worker.task is not None:
                 late = too_late(worker.task, worker.deadline.value, timeout_s)
@@ -69,14 +68,17 @@ class Processes:
         self._all = [each for each in self._all if each.process.is_alive() or each.task]
         return found
 
-    def _heard(self, worker: _Process) -> Finished:
+    def _received(self, worker: _Process) -> Finished:
         task = worker.task
         assert task is not None
         try:
             kind, value, failure = worker.pipe.recv()
         except (EOFError, ConnectionResetError):
             worker.process.join(CLOSE_S)
-            detail = f"its process ended with status {worker.process.exitcode}"
+            detail = (
+                f"the worker process was lost with exit status {worker.process.exitcode}; "
+                "it may have run out of memory: use fewer workers"
+            )
             self._end(worker)
             return task, None, TaskFailure("WorkerLost", detail, reason="lost")
         if kind == "not started":
@@ -91,15 +93,15 @@ class Processes:
         process = self._context.Process(
             target=_process_main, args=(theirs, self._start, deadline), daemon=False
         )
-        with _interrupts_held_back():
+        with _interrupts_blocked():
             process.start()
+            worker = _Process(process, ours, deadline)
+            self._all.append(worker)
         theirs.close()
-        worker = _Process(process, ours, deadline)
-        self._all.append(worker)
         return worker
 
     def _end(self, worker: _Process) -> None:
-        """With whatever it has started itself: it leads a group of its own."""
+        """Kills the worker and the processes that it started: it leads its own process group."""
         worker.task = None
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(worker.process.pid, signal.SIGKILL)
@@ -133,9 +135,9 @@ def check_sendable(start: Start) -> None:
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """A worker that is started in here is born deaf to Ctrl-C: the parent is told, and ends it."""
-    resource_tracker.ensure_running()  # first, as it would let interrupts through again
+def _interrupts_blocked() -> Iterator[None]:
+    """Blocks SIGINT, also for a worker that is started meanwhile. The parent handles Ctrl-C and ends its workers."""
+    resource_tracker.ensure_running()  # before blocking, because it unblocks SIGINT when it starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -145,7 +147,7 @@ def _interrupts_held_back() -> Iterator[None]:
 
 def _process_main(pipe: connection.Connection, start: Start, deadline: Any) -> None:
     with suppress(OSError):
-        os.setpgrp()
+        os.setpgrp()  # Ctrl-C in a terminal reaches the group of the parent only
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     local_to_worker.deadline = deadline
@@ -160,7 +162,7 @@ def _process_main(pipe: connection.Connection, start: Start, deadline: Any) -> N
         if work is None:
             try:
                 work = start()
-            except BaseException as error:  # noqa: BLE001 - raised where the tasks come from
+            except BaseException as error:  # noqa: BLE001 - raised in the parent
                 pipe.send(("not started", None, TaskFailure.of(error)))
                 return
         _answer(pipe, *attempt(work, item))
@@ -175,6 +177,7 @@ def _answer(pipe: connection.Connection, value: Any, failure: TaskFailure | None
 
 
 def _end_with_parent() -> None:
+    """Waits for the end of the parent, however it ends, and then ends this worker."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,4 +1,4 @@
-"""Ray: workers as actors, on this machine or on a cluster. `RAY_ADDRESS` says which; without it one is started here."""
+"""RayActors: workers as Ray actors on the cluster that `RAY_ADDRESS` names, or on a local Ray that is started here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rollbook.errors import ConfigurationError
 
 
 class _RayWorker:
-    """An actor. While one of its threads works, another can say how much time is left."""
+    """The actor has two threads: one works, the other answers how much time is left."""
 
     def __init__(self, start: Start) -> None:
         self._start = start
@@ -40,7 +40,7 @@ class _RayWorker:
         if self._work is None:
             try:
                 self._work = started(self._start)
-            except Exception as error:  # noqa: BLE001 - raised where the tasks come from
+            except Exception as error:  # noqa: BLE001 - raised in the parent
                 return "not started", None, TaskFailure.of(error)
         return ("done", *attempt(self._work, item))
 
@@ -64,14 +64,14 @@ class RayActors:
         self.workers = workers
         self._ray: Any = importlib.import_module("ray")
         ray = self._ray
-        self._ours = not ray.is_initialized()
-        if self._ours:
+        self._started_here = not ray.is_initialized()
+        if self._started_here:
             ray.init(configure_logging=False, log_to_driver=True, include_dashboard=False)
         self._start = ray.put(start)
         self._kind = ray.remote(max_concurrency=2)(_RayWorker)
         self._idle: list[Any] = []
         self._busy: dict[Any, tuple[Any, Task]] = {}
-        self._looked = time.monotonic()
+        self._last_check = time.monotonic()
 
     def give(self, task: Task) -> None:
         actor = self._idle.pop() if self._idle else self._kind.remote(self._start)
@@ -85,16 +85,16 @@ class RayActors:
             try:
                 kind, value, failure = self._ray.get(reference)
             except self._ray.exceptions.RayError as error:
-                detail = f"its actor was lost ({type(error).__name__})"
+                detail = f"the Ray actor was lost ({type(error).__name__})"
                 found.append((task, None, TaskFailure("WorkerLost", detail, reason="lost")))
                 continue
             if kind == "not started":
                 raise ConfigurationError(message=f"a worker cannot be started: {failure}")
             found.append((task, value, failure))
             self._idle.append(actor)
-        if time.monotonic() - self._looked > 1.0:
+        if time.monotonic() - self._last_check > 1.0:
             found += self._late(timeout_s)
-            self._looked = time.monotonic()
+            self._last_check = time.monotonic()
         return found
 
     def _late(self, timeout_s: float | None) -> list[Finished]:
@@ -121,5 +121,5 @@ class RayActors:
         for actor in (*self._idle, *(actor for actor, _ in self._busy.values())):
             self._ray.kill(actor)
         self._idle, self._busy = [], {}
-        if self._ours and self._ray.is_initialized():
+        if self._started_here and self._ray.is_initialized():
             self._ray.shutdown()

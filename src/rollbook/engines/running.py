@@ -1,15 +1,17 @@
-"""Running tasks: whichever engine does the work, items are taken, tried again and handed back in the same way."""
+"""run_tasks and run_in_order: every engine takes items, retries them and returns results in the same way."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from itertools import count
 from typing import Any, Literal, TypeAlias
 
 from rollbook.engines.processes import Processes
 from rollbook.engines.ray_actors import RayActors
-from rollbook.engines.tasks import Done, Item, Pool, Progress, Result, Start, Task
+from rollbook.engines.tasks import Done, Item, Pool, Progress, Result, Start, Task, TaskFailure
 from rollbook.engines.threads import Inline, Threads
 from rollbook.errors import ConfigurationError
 
@@ -26,15 +28,43 @@ def run_tasks(
     workers: int = 1,
     retries: int = 0,
     timeout_s: float | None = None,
+    in_order: bool = False,
     on_progress: Callable[[Progress], object] | None = None,
-) -> Iterator[Done[Item, Result]]:
-    """Every item once, in the order in which they are done. Items are taken when a worker is free, never all at once.
+) -> Generator[Done[Item, Result], None, None]:
+    """Yields one `Done` per item. An item is taken only when a worker is free.
 
-    `inline` is the caller's own thread: one after the other, without time limits. `timeout_s` is for one attempt. What
-    keeps a worker from starting is raised, as no item would fare better.
+    Results come in the order in which they finish. With `in_order` they come in the order of the items; workers then
+    run at most `2 * workers` items ahead of the caller, so that few large results wait in memory.
+
+    `inline` works in the caller's own thread, one item after the other, without time limits. `timeout_s` limits one
+    attempt. An error that prevents a worker from starting is raised, because every other item would meet it too.
     """
     pool = _pool(start, engine, parallel, workers)
-    return _results(pool, iter(items), retries, timeout_s, on_progress)
+    return _results(pool, iter(items), retries, timeout_s, in_order, on_progress)
+
+
+def run_in_order(
+    start: Callable[[], Callable[[Item], Result]],
+    items: Iterable[Item],
+    *,
+    workers: int,
+    failed: Callable[[Item, TaskFailure], Exception],
+) -> Generator[Result, None, None]:
+    """Yields the result of every item, in the order of the items. The first failure ends the run.
+
+    One worker is this process itself; more workers are processes. An error of Rollbook that a task raises is raised
+    here. For every other failure `failed` makes the error to raise.
+    """
+    parallel: Parallel = "inline" if workers == 1 else "process"
+    tasks = run_tasks(start, items, parallel=parallel, workers=workers, in_order=True)
+    with closing(tasks):
+        for done in tasks:
+            if done.failure is not None:
+                error = done.failure.error or failed(done.item, done.failure)
+                if error.__traceback__ is None:  # it was raised in another process
+                    error.add_note(done.failure.traceback)
+                raise error
+            yield done.value  # type: ignore[misc]
 
 
 def _results(
@@ -42,22 +72,31 @@ def _results(
     source: Iterator[Any],
     retries: int,
     timeout_s: float | None,
+    in_order: bool,
     on_progress: Callable[[Progress], object] | None,
-) -> Iterator[Done[Any, Any]]:
+) -> Generator[Done[Any, Any], None, None]:
+    tasks = map(Task, source, count())
     again: deque[Task] = deque()
-    done = failed = retried = running = 0
+    waiting: dict[int, Done[Any, Any]] = {}
+    taken = yielded = done = failed = retried = running = 0
     more = True
     try:
-        while more or again or running:
-            while (more or again) and running < pool.workers:
-                task = again.popleft() if again else _next(source)
+        while more or again or running or waiting:
+            while running < pool.workers and (
+                again or (more and (not in_order or taken - yielded <= 2 * pool.workers))
+            ):
+                task = again.popleft() if again else next(tasks, None)
                 if task is None:
                     more = False
                     break
+                taken += task.attempts == 0
                 task.attempts += 1
                 task.began = time.monotonic()
                 pool.give(task)
                 running += 1
+            while yielded in waiting:
+                yield waiting.pop(yielded)
+                yielded += 1
             for task, value, failure in pool.finished(timeout_s) if running else ():
                 running -= 1
                 if failure is not None and task.attempts <= retries:
@@ -68,16 +107,15 @@ def _results(
                 failed += failure is not None
                 if on_progress is not None:
                     on_progress(Progress(done, failed, retried, running + len(again)))
-                yield Done(task.item, value, failure, task.attempts, time.monotonic() - task.began)
+                seconds = time.monotonic() - task.began
+                result = Done(task.item, value, failure, task.attempts, seconds)
+                if in_order:
+                    waiting[task.number] = result
+                else:
+                    yield result
         pool.close()
     finally:
         pool.kill()
-
-
-def _next(source: Iterator[Any]) -> Task | None:
-    for item in source:
-        return Task(item)
-    return None
 
 
 def _pool(start: Start, engine: str, parallel: str, workers: int) -> Pool:

@@ -1,4 +1,4 @@
-"""Tasks: what every engine knows of the items it works on, and what a task may say about itself."""
+"""Tasks: one item and its attempts, the result or failure of a task, and the deadline that a task sets itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
-from rollbook.errors import ConfigurationError
+from rollbook.errors import ConfigurationError, RollbookError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -19,25 +19,36 @@ Work: TypeAlias = Callable[[Any], Any]
 Start: TypeAlias = Callable[[], Work]
 
 LOOK_S = 0.05
-"""How often deadlines are looked at."""
+"""Seconds between two checks of the deadlines."""
 CLOSE_S = 10.0
+"""Seconds that a worker has to close before it is killed."""
 _LONGEST_MESSAGE = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFailure:
-    """Why a task has no result, as text: exceptions of other people do not all survive the way out of a process."""
+    """Why a task has no result, as text: not every exception of user code can be sent to another process."""
 
     kind: str
     message: str
     traceback: str = ""
     reason: Literal["raised", "timed_out", "lost"] = "raised"
-    """`lost`: the worker died, by its own hand or because memory ran out."""
+    """`lost`: the worker process ended before it returned a result, for example because memory ran out."""
+    error: RollbookError | None = None
+    """The exception itself, where its class is in `rollbook.errors`: those can be sent to another process."""
 
     @classmethod
     def of(cls, error: BaseException) -> TaskFailure:
         text = "".join(traceback.format_exception(error))
-        return cls(type(error).__name__, str(error)[:_LONGEST_MESSAGE], text[-_LONGEST_MESSAGE:])
+        own = (
+            isinstance(error, RollbookError) and type(error).__module__ == RollbookError.__module__
+        )
+        return cls(
+            type(error).__name__,
+            str(error)[:_LONGEST_MESSAGE],
+            text[-_LONGEST_MESSAGE:],
+            error=error if own else None,  # type: ignore[arg-type]
+        )
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}"
@@ -45,21 +56,21 @@ class TaskFailure:
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[Item, Result]):
-    """One item that is over with. `value` is the result unless there is a `failure`."""
+    """One item that has finished. `value` is the result unless there is a `failure`."""
 
     item: Item
     value: Result | None
     failure: TaskFailure | None
     attempts: int
     seconds: float
-    """Of the last attempt."""
+    """Duration of the last attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     done: int
+    """Items that have finished, the failed ones included."""
     failed: int
-    """Of those that are done."""
     retried: int
     running: int
 
@@ -67,12 +78,14 @@ class Progress:
 @dataclass(slots=True)
 class Task:
     item: Any
+    number: int
+    """Position of the item among all items."""
     attempts: int = 0
     began: float = 0.0
 
 
 class Abandoned(BaseException):
-    """Ends a thread that nobody waits for any more, at the first chance."""
+    """Raised in an abandoned thread by its next call of `expect`, to end it."""
 
 
 class Clock(Protocol):
@@ -81,7 +94,7 @@ class Clock(Protocol):
 
 @dataclass(slots=True)
 class Deadline:
-    """Until when the task of one worker has to go on."""
+    """The time by which the task of one worker must call `expect` again."""
 
     value: float = math.inf
     abandoned: bool = False
@@ -91,7 +104,7 @@ local_to_worker = threading.local()
 
 
 def expect(seconds: float | None) -> None:
-    """Called by a task: stop me unless I call again within this time. None: I may take as long as I like."""
+    """Called by a task: it is stopped unless it calls `expect` again within this time. None removes the limit."""
     deadline: Any = getattr(local_to_worker, "deadline", None)
     if deadline is not None:
         if getattr(deadline, "abandoned", False):
@@ -106,16 +119,16 @@ class Pool(Protocol):
     workers: int
 
     def give(self, task: Task) -> None:
-        """To a free worker; there is one."""
+        """Gives the task to a free worker. The caller knows that there is one."""
 
     def finished(self, timeout_s: float | None) -> list[Finished]:
-        """Waits for at least one, or for a short while."""
+        """Waits a short time for tasks to finish, and returns those that did."""
 
     def close(self) -> None:
-        """All is done: workers may clear up."""
+        """Closes idle workers after the last task."""
 
     def kill(self) -> None:
-        """Ends what is left, at once."""
+        """Ends all remaining workers at once."""
 
 
 def too_late(task: Task, deadline: float, timeout_s: float | None) -> TaskFailure | None:
@@ -123,13 +136,13 @@ def too_late(task: Task, deadline: float, timeout_s: float | None) -> TaskFailur
     if timeout_s is not None and now - task.began > timeout_s:
         return TaskFailure("TimeoutError", f"not done after {timeout_s:g} s", reason="timed_out")
     if now > deadline:
-        detail = "it did not go on within the time it had allowed itself"
+        detail = "the task missed the deadline that it had set itself"
         return TaskFailure("TimeoutError", detail, reason="timed_out")
     return None
 
 
 def started(start: Start) -> Work:
-    """A worker. One that calls sys.exit while it is made must not end the caller, and least of all with its 0."""
+    """Starts a worker in this process. A `sys.exit` in `start` must not end the caller, perhaps even with status 0."""
     try:
         return start()
     except SystemExit as error:
@@ -140,7 +153,7 @@ def started(start: Start) -> Work:
 def close_work(work: Work | None) -> None:
     close = getattr(work, "close", None)
     if callable(close):
-        with suppress(SystemExit):  # the work is done, and nobody else's to end
+        with suppress(SystemExit):  # all results are there; the caller must go on
             close()
 
 

@@ -1,4 +1,4 @@
-"""Threads: workers inside this process, and the caller's own thread where one is enough."""
+"""Threads: workers inside this process. Inline: the caller's own thread is the only worker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Inline:
             self._work = started(self._start)
         try:
             return [(self._given, self._work(self._given.item), None)]
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a task may fail in any way
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
             return [(self._given, None, TaskFailure.of(error))]
 
     def close(self) -> None:
@@ -60,18 +60,18 @@ class Threads:
         self._start = start
         self._idle: list[_Thread] = []
         self._busy: dict[_Thread, Task] = {}
-        self._said: queue.SimpleQueue[tuple[_Thread, Any, Any]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[_Thread, Any, Any]] = queue.SimpleQueue()
 
     def give(self, task: Task) -> None:
-        thread = self._idle.pop() if self._idle else _Thread(self._start, self._said)
+        thread = self._idle.pop() if self._idle else _Thread(self._start, self._answers)
         self._busy[thread] = task
         thread.inbox.put(task)
 
     def finished(self, timeout_s: float | None) -> list[Finished]:
         found: list[Finished] = []
         with suppress(queue.Empty):
-            thread, value, failure = self._said.get(timeout=LOOK_S)
-            if thread in self._busy:  # otherwise it was given up
+            thread, value, failure = self._answers.get(timeout=LOOK_S)
+            if thread in self._busy:  # otherwise it was abandoned
                 if isinstance(failure, BaseException):
                     raise failure
                 found.append((self._busy.pop(thread), value, failure))
@@ -101,12 +101,12 @@ class Threads:
 
 
 class _Thread(threading.Thread):
-    def __init__(self, start: Start, said: queue.SimpleQueue[tuple[_Thread, Any, Any]]) -> None:
+    def __init__(self, start: Start, answers: queue.SimpleQueue[tuple[_Thread, Any, Any]]) -> None:
         super().__init__(name="rollbook-worker", daemon=True)
         self.inbox: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self.deadline = Deadline()
         self._make = start
-        self._said = said
+        self._answers = answers
         self.start()
 
     def run(self) -> None:
@@ -117,9 +117,9 @@ class _Thread(threading.Thread):
                 if work is None:
                     try:
                         work = started(self._make)
-                    except BaseException as error:  # noqa: BLE001 - raised where the tasks come from
-                        self._said.put((self, None, error))
+                    except BaseException as error:  # noqa: BLE001 - raised in the parent
+                        self._answers.put((self, None, error))
                         return
-                self._said.put((self, *attempt(work, task.item)))
+                self._answers.put((self, *attempt(work, task.item)))
                 self.deadline.value = math.inf
         close_work(work)

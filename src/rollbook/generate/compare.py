@@ -13,7 +13,7 @@ from rollbook.errors import ConfigurationError, NoRollouts
 from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
 from rollbook.generate.rollout.policies import CounterfactualSelectionPolicy
 from rollbook.generate.rollout.recipes import RolloutRecipeConfig
-from rollbook.generate.rollout.row_rollouts import RolloutDatasetWriterStats, RowRoller
+from rollbook.generate.row_rollouts import RolloutDatasetWriterStats, RowRoller
 from rollbook.generate.sources.reader import SourceStore
 from rollbook.store.records import CounterfactualRolloutResult, RolloutChain
 

@@ -21,7 +21,7 @@ from rollbook.generate.candidates.rules import RuleConfig
 from rollbook.generate.geometry.camera import Camera
 from rollbook.generate.oracle.config import OracleConfig
 from rollbook.generate.rollout.recipes import RolloutRecipeConfig
-from rollbook.generate.targets.selection import (
+from rollbook.generate.targets.config import (
     RolloutTargetSource,
     TargetSelectorConfig,
     TargetSourceMode,

@@ -17,8 +17,8 @@ from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
 from rollbook.generate.rollout.loop import RolloutEngine
 from rollbook.generate.rollout.nodes import EvaluatedNode, Node, NodeEvaluator
 from rollbook.generate.rollout.recipes import RolloutRecipeConfig
-from rollbook.generate.rollout.row_rollouts import RowRoller
 from rollbook.generate.rollout_picture import Matplotlib, ShownRollout, picture_png
+from rollbook.generate.row_rollouts import RowRoller
 from rollbook.generate.targets.selection import SelectedTarget, TargetSelection
 from rollbook.store.records import CounterfactualRolloutResult, RolloutChain
 

@@ -9,14 +9,14 @@ from functools import partial
 from importlib import metadata
 from typing import Any
 
-from rollbook.errors import ConfigurationError, NoRollouts, StorageError
+from rollbook.engines import run_in_order
+from rollbook.errors import ConfigurationError, GenerationFailed, NoRollouts, StorageError
 from rollbook.generate.actor.features import FEATURES
 from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
 from rollbook.generate.raycast.scene_geometry import SceneGeometry
-from rollbook.generate.rollout.row_rollouts import RolloutDatasetWriterStats, RowOutcome, RowRoller
 from rollbook.generate.rollout.scorers import scorer_named
+from rollbook.generate.row_rollouts import RolloutDatasetWriterStats, RowOutcome, RowRoller
 from rollbook.generate.sources.reader import SourceStore
-from rollbook.generate.workers import in_order
 from rollbook.store.checks.validate import validate_rollout_zarr_store
 from rollbook.store.config import RolloutZarrStoreConfig, RolloutZarrWriteResult
 from rollbook.store.manifest import (
@@ -120,26 +120,19 @@ class RolloutDatasetWriter:
     def _outcomes(
         self, source: SourceStore, rows: Sequence[int]
     ) -> Generator[RowOutcome, None, None]:
-        """In the order of the rows, whoever worked on them."""
-        if self.config.workers == 1:
-            roller = RowRoller(self.config, source)
-            return (roller.roll_out(row) for row in rows)
-        return in_order(
-            partial(_work, self.config),
+        """Yields the outcomes in the order of the rows."""
+        return run_in_order(
+            partial(_row_worker, self.config),
             rows,
-            self.config.workers,
-            named=lambda row: (row, source.index[row].sample_key),
+            workers=self.config.workers,
+            failed=lambda row, failure: GenerationFailed(
+                sample_index=row, sample_key=source.index[row].sample_key, detail=str(failure)
+            ),
         )
 
 
-_worker: list[RowRoller] = []
-"""The roller of this process, when it is a worker."""
-
-
-def _work(config: RolloutDatasetWriterConfig, row: int) -> RowOutcome:
-    if not _worker:
-        _worker.append(RowRoller(config, SourceStore.open(config.source.store_dir)))
-    return _worker[0].roll_out(row)
+def _row_worker(config: RolloutDatasetWriterConfig) -> Callable[[int], RowOutcome]:
+    return RowRoller(config, SourceStore.open(config.source.store_dir)).roll_out
 
 
 def _runtime() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rollbook.contracts.reasons import reason_mask
 from rollbook.generate.geometry.camera import Camera
 from rollbook.generate.oracle.oracle import Oracle, OracleState
 from rollbook.generate.rollout.nodes import EvaluatedNode, NodeEvaluator, RolloutTask
-from rollbook.generate.rollout.row_rollouts import RowRoller
+from rollbook.generate.row_rollouts import RowRoller
 from rollbook.generate.sources.reader import SourceStore
 from tests.generate.changed_rows import a_store, ahead_of, the_row, with_box
 from tests.generate.tiny_source import tiny_config, tiny_source

@@ -17,13 +17,9 @@ from rollbook.errors import ConfigurationError, InvalidBoxes, InvalidTrajectory,
 from rollbook.generate.geometry.boxes import Boxes
 from rollbook.generate.geometry.poses import IDENTITY, compose
 from rollbook.generate.sources.reader import ActorView
+from rollbook.generate.targets.config import RolloutTargetSource, TargetSelectorConfig
 from rollbook.generate.targets.considered import support_counts
-from rollbook.generate.targets.selection import (
-    ActorVisibleTargetSelector,
-    RolloutTargetSource,
-    TargetSelection,
-    TargetSelectorConfig,
-)
+from rollbook.generate.targets.selection import ActorVisibleTargetSelector, TargetSelection
 from tests.generate.target_views import (
     PLACE,
     boxes_at,

@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 
 from rollbook.digest import digest_of
-from rollbook.errors import ConfigurationError
+from rollbook.engines import run_in_order
+from rollbook.errors import ConfigurationError, GenerationFailed
 from rollbook.generate.geometry.boxes import Boxes
 from rollbook.generate.geometry.mesh import TriangleMesh
 from rollbook.generate.raycast.scene_geometry import SceneGeometry
@@ -25,7 +26,6 @@ from rollbook.generate.sources.documents import SourceManifest
 from rollbook.generate.sources.reader import ActorView
 from rollbook.generate.sources.splits import SplitConfig
 from rollbook.generate.sources.writer import ROWS_PER_SHARD, SourceStoreWriter
-from rollbook.generate.workers import in_order
 
 _SEED_DOMAIN = "rollbook.source_seed.v1"
 _FAMILY_DOMAIN = "rollbook.scene_family.v1"
@@ -173,14 +173,6 @@ def scene_recipe(config: SceneConfig) -> dict[str, Any]:
     return {"generator": GENERATOR_VERSION, "config": msgspec.to_builtins(config)}
 
 
-def remade_scene(recipe: dict[str, Any]) -> TriangleMesh:
-    """The mesh of a recipe, made again: to be compared with the hash that was stored."""
-    if recipe.get("generator") != GENERATOR_VERSION:
-        message = f"the scene was made by {recipe.get('generator')!r}, this release has {GENERATOR_VERSION!r}"
-        raise ConfigurationError(message=message)
-    return make_scene(msgspec.convert(recipe["config"], SceneConfig)).mesh
-
-
 def actor_view(recording: Recording) -> ActorView:
     """What of a recording the robot knows."""
     return ActorView(
@@ -208,10 +200,12 @@ def _add(writer: SourceStoreWriter, made: MadeScene) -> None:
 
 
 def _made_scenes(config: MakeSourcesConfig, workers: int) -> Generator[MadeScene, None, None]:
-    """In order of their numbers."""
-    make = partial(make_numbered_scene, config)
-    if workers == 1:
-        return (make(number) for number in range(config.scenes))
-    return in_order(
-        make, range(config.scenes), workers, named=lambda number: (number, config.scene_id(number))
+    """Yields the scenes in the order of their numbers."""
+    return run_in_order(
+        partial(partial, make_numbered_scene, config),
+        range(config.scenes),
+        workers=workers,
+        failed=lambda number, failure: GenerationFailed(
+            sample_index=number, sample_key=config.scene_id(number), detail=str(failure)
+        ),
     )

@@ -15,10 +15,10 @@ from rollbook.contracts.reasons import TARGET_INVALID_REASON_CODES, VALID_BITSET
 from rollbook.errors import InvalidBoxes
 from rollbook.generate.geometry.boxes import Boxes
 from rollbook.generate.geometry.poses import are_rigid
+from rollbook.generate.targets.config import TargetSelectorConfig
 
 if TYPE_CHECKING:
     from rollbook.generate.sources.reader import ActorView
-    from rollbook.generate.targets.selection import TargetSelectorConfig
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]

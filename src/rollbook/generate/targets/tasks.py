@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from rollbook.contracts.reasons import VALID_BITSET
 from rollbook.errors import ConfigurationError
 from rollbook.generate.geometry.boxes import Boxes
+from rollbook.generate.targets.config import TargetSelectorConfig
 from rollbook.generate.targets.considered import (
     ConsideredTargets,
     consider_targets,
@@ -28,7 +29,6 @@ from rollbook.generate.targets.matching import GtMatch, GtMatchStatus
 from rollbook.generate.targets.selection import (
     GT_SOURCE_ORACLE,
     TargetSelection,
-    TargetSelectorConfig,
     refuse_bad_trajectory,
     selected_targets,
 )

@@ -23,7 +23,7 @@ from rollbook.generate.actor.features import FEATURES
 from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
 from rollbook.generate.geometry.poses import centres
 from rollbook.generate.rollout.nodes import EvaluatedNode, Labels, Node, NodeEvaluator, RolloutTask
-from rollbook.generate.rollout.row_rollouts import RowRoller
+from rollbook.generate.row_rollouts import RowRoller
 from rollbook.generate.sources.reader import SourceRow
 from rollbook.generate.targets.selection import SelectedTarget
 
@@ -54,7 +54,7 @@ def register() -> None:
     if ENVIRONMENT_ID not in gymnasium.registry:
         gymnasium.register(
             id=ENVIRONMENT_ID,
-            entry_point="rollbook.generate.rollout.environment:CounterfactualEnv",
+            entry_point="rollbook.generate.environment:CounterfactualEnv",
         )
 
 

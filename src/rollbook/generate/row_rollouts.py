@@ -22,18 +22,18 @@ from rollbook.errors import (
 )
 from rollbook.generate.actor.actor import ActorState
 from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
+from rollbook.generate.geometry.poses import centres
 from rollbook.generate.oracle.oracle import Oracle, OracleState
 from rollbook.generate.raycast.scene_geometry import SceneGeometry
 from rollbook.generate.rollout.loop import RolloutEngine
 from rollbook.generate.rollout.nodes import RolloutTask
 from rollbook.generate.rollout.recipes import RolloutRecipeConfig
-from rollbook.generate.rollout.recorded_path import at_pace
 from rollbook.generate.rollout.scorers import scorer_named
 from rollbook.generate.rollout.seeds import node_generator, rng_state_digest
 from rollbook.generate.sources.reader import OracleView, SourceRow, SourceStore
+from rollbook.generate.targets.config import RolloutTargetSource
 from rollbook.generate.targets.selection import (
     ActorVisibleTargetSelector,
-    RolloutTargetSource,
     SelectedTarget,
     TargetSelection,
 )
@@ -363,3 +363,20 @@ def _told(error: BaseException) -> str:
         return str(error)
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
+
+
+def at_pace(
+    recorded: NDArray[np.float64], root_pose: NDArray[np.float64], step_m: float
+) -> NDArray[np.float64]:
+    """Of the recorded poses [K, 12] after the root, those nearest to every `step_m` of the way, [k, 12].
+
+    Frames of a recording are centimetres apart, and moves of a rollout are much longer. A chain that took frame after
+    frame would fall behind the recording it follows. A recording that does not move gives no pose.
+    """
+    places = np.concatenate([centres(root_pose)[None], centres(recorded)])
+    walked = np.cumsum(np.linalg.norm(np.diff(places, axis=0), axis=1))
+    if not len(walked):
+        return recorded
+    goals = step_m * (1 + np.arange(int(walked[-1] / step_m + 0.5)))
+    nearest = np.abs(walked - goals[:, None]).argmin(axis=1)
+    return np.asarray(recorded[np.unique(nearest)])

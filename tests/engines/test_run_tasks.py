@@ -55,7 +55,7 @@ def test_items_are_taken_when_a_worker_is_free_and_not_before() -> None:
     results = run_tasks(squares, items(), parallel="thread", workers=2)
     next(results)
     assert len(taken) <= 4
-    results.close()  # type: ignore[attr-defined]
+    results.close()
 
 
 def test_progress_is_told_after_every_item() -> None:
@@ -278,7 +278,7 @@ def test_without_ray_the_error_says_how_to_get_it() -> None:
 
 _PARENT = """
 import time
-from tests.test_engines import sleepers
+from tests.engines.test_run_tasks import sleepers
 from functools import partial
 from rollbook.engines import run_tasks
 if __name__ == "__main__":
@@ -291,7 +291,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     folder = tmp_path / "pids"
     folder.mkdir()
     program.write_text(_PARENT.format(folder=str(folder)))
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen([sys.executable, str(program)], env=environment) as parent:
         _wait_for(lambda: len(os.listdir(folder)) == 2)
         parent.kill()

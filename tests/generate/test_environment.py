@@ -16,10 +16,10 @@ from gymnasium.utils.env_checker import check_env
 from rollbook.errors import ConfigurationError, InvalidValue
 from rollbook.generate.actor.actor import ActorState
 from rollbook.generate.actor.features import FEATURES
-from rollbook.generate.rollout.environment import ENVIRONMENT_ID, CounterfactualEnv, register
+from rollbook.generate.environment import ENVIRONMENT_ID, CounterfactualEnv, register
 from rollbook.generate.rollout.loop import RolloutEngine
 from rollbook.generate.rollout.nodes import RolloutTask
-from rollbook.generate.rollout.row_rollouts import RowRoller
+from rollbook.generate.row_rollouts import RowRoller
 from rollbook.store.records import RolloutChain
 from tests.generate.tiny_source import tiny_config, tiny_source
 
@@ -119,7 +119,7 @@ def test_registering_twice_is_no_mistake() -> None:
     register()
     register()
     spec = gymnasium.spec(ENVIRONMENT_ID)
-    assert spec.entry_point == "rollbook.generate.rollout.environment:CounterfactualEnv"
+    assert spec.entry_point == "rollbook.generate.environment:CounterfactualEnv"
 
 
 def test_a_config_may_be_a_file(tmp_path: Path) -> None:
@@ -148,9 +148,9 @@ def test_the_next_episode_follows_from_the_seed_too() -> None:
 
 def test_without_gymnasium_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    monkeypatch.delitem(sys.modules, "rollbook.generate.rollout.environment")
+    monkeypatch.delitem(sys.modules, "rollbook.generate.environment")
     with pytest.raises(ConfigurationError, match=r"pip install 'rollbook\[gym\]'"):
-        importlib.import_module("rollbook.generate.rollout.environment")
+        importlib.import_module("rollbook.generate.environment")
 
 
 # ------------------------------------------------------------------------------- as the engine has it

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rollbook.generate.geometry.poses import centres, poses_of
-from rollbook.generate.rollout.recorded_path import at_pace
+from rollbook.generate.row_rollouts import at_pace
 
 
 def along_x(*places: float) -> NDArray[np.float64]:
