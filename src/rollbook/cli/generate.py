@@ -170,7 +170,7 @@ def _row_progress(
         TimeRemainingColumn,
     )
 
-    from rollbook.generate.raycast.compiled import telling
+    from rollbook.generate.raycast.compiled import report_compilation
 
     if quiet:
         yield None
@@ -190,7 +190,7 @@ def _row_progress(
             rate = stats.candidates_scored / max(time.monotonic() - started, 1e-9)
             shown.update(task, completed=done, chains=stats.rollouts_written, speed=f"{rate:,.0f}")
 
-        with telling(_say_compiling(shown.console)):
+        with report_compilation(_say_compiling(shown.console)):
             yield on_row
 
 
@@ -245,9 +245,9 @@ def preview(
 def _told() -> Iterator[None]:
     from rich.console import Console
 
-    from rollbook.generate.raycast.compiled import telling
+    from rollbook.generate.raycast.compiled import report_compilation
 
-    with telling(_say_compiling(Console(stderr=True))):
+    with report_compilation(_say_compiling(Console(stderr=True))):
         yield
 
 

@@ -16,7 +16,6 @@ from rollbook.generate.geometry.camera import Camera
 from rollbook.generate.geometry.poses import centres, forwards
 from rollbook.generate.oracle.oracle import OracleState
 from rollbook.generate.oracle.surface import SurfaceSamples
-from rollbook.generate.raycast.floor_heights import heights_below
 from rollbook.generate.raycast.scene_geometry import SceneGeometry
 from rollbook.generate.rollout.nodes import EvaluatedNode, Node, RolloutTask
 from rollbook.generate.rollout.recipes import RolloutRecipeConfig
@@ -231,6 +230,40 @@ def _draw_floor(
         vmax=1,
         interpolation="antialiased",
     )
+
+
+def heights_below(
+    geometry: SceneGeometry, low: Array, high: Array, top: float, *, cells_across: int = 700
+) -> tuple[Array, NDArray[np.bool_]]:
+    """[y, x]: the height of the first surface below `top`, NaN for none, and where `top` is inside a solid.
+
+    The grid spans from `low` to `high` in x and y, with `cells_across` cells along the longer side. Cutting the scene
+    at `top` removes ceilings, which would hide it.
+    """
+    size = high - low
+    across = np.maximum((size / size.max() * cells_across).astype(int), 1)
+    x, y = (low[k] + (np.arange(across[k]) + 0.5) * size[k] / across[k] for k in (0, 1))
+    places = np.full((len(y), len(x), 3), top, np.float32)
+    places[..., 0], places[..., 1] = x, y[:, None]
+    below, floors, backs = _cast_vertically(geometry, places, -1.0)
+    _, ceilings, backs_above = _cast_vertically(geometry, places, 1.0)
+    # inside a solid, rays hit the backs of faces; in a mesh with flipped faces they hit backs nearly everywhere
+    inside_out = 2 * backs.sum() > floors.sum()
+    solid = (floors & (backs != inside_out)) | (ceilings & (backs_above != inside_out))
+    return np.where(floors & ~solid, top - below, np.nan), solid
+
+
+def _cast_vertically(
+    geometry: SceneGeometry, places: NDArray[np.float32], up: float
+) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Casts rays up or down from places [y, x, 3]: the distance, whether a face is hit, and whether at its back."""
+    along = np.zeros_like(places)
+    along[..., 2] = up
+    far, face = geometry.cast(places.reshape(-1, 3), along.reshape(-1, 3))
+    hit = face >= 0
+    back = hit & (geometry.mesh.normals[face, 2] * up > 0)
+    shape = places.shape[:2]
+    return far.astype(np.float64).reshape(shape), hit.reshape(shape), back.reshape(shape)
 
 
 def _draw_candidates(pictures: Matplotlib, axes: Any, shown: ShownRollout) -> Any:

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from rollbook.contracts.reasons import (
     INVALID_REASON_CODES,
-    TARGET_INVALID_REASON_CODES,
     VALID_BITSET,
     primary_reasons,
     reason_mask,
@@ -24,12 +23,9 @@ from rollbook.generate.candidates.rules import (
     RuleConfig,
     ShellCheck,
     check_depth,
-    check_labels,
     check_shell,
     guard_order,
     mark,
-    target_reasons,
-    with_reason,
 )
 from rollbook.generate.geometry.boxes import Boxes
 from rollbook.generate.geometry.camera import Camera
@@ -46,6 +42,13 @@ REFERENCE = look_at([1.0, 2.0, 1.5], [3.0, 2.0, 1.5])
 TARGET = Boxes.build(
     [1, 0, 0, 0, 1, 0, 0, 0, 1, 3.0, 1.0, 0.4], [0.6, 0.6, 0.8], [1], class_name=["table"]
 )
+
+
+def images_checked(
+    bitset: NDArray[np.uint32], depth: NDArray[np.float32], rules: RuleConfig, **given: Any
+) -> NDArray[np.uint32]:
+    placed = {"poses": np.tile(REFERENCE, (len(depth), 1)), "camera": CAMERA}
+    return check_depth(bitset, depth, rules, **{**placed, **given})
 
 
 def block(low: ArrayLike, high: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
@@ -391,8 +394,8 @@ VALID = np.full(1, VALID_BITSET, np.uint32)
 def test_an_image_of_a_room_is_no_reason() -> None:
     pose = looking_ahead([1.5, 2.0, 1.5])
     depth = images(pose)
-    assert reasons(check_depth(VALID, depth, RuleConfig())) == {"VALID"}
-    placed = check_depth(
+    assert reasons(images_checked(VALID, depth, RuleConfig())) == {"VALID"}
+    placed = images_checked(
         VALID, depth, RuleConfig(), poses=pose[None], camera=CAMERA, bounds=FURNISHED.bounds
     )
     assert reasons(placed) == {"VALID"}
@@ -401,31 +404,34 @@ def test_an_image_of_a_room_is_no_reason() -> None:
 def test_an_image_without_a_hit_says_so() -> None:
     post = scene(block([3.0, 1.9, 1.4], [3.1, 2.1, 1.6]))
     away = images(look_at([1.5, 2.0, 1.5], [0.0, 2.0, 1.5]), world=post)
-    assert reasons(check_depth(VALID, away, RuleConfig())) == {"DEPTH_NO_HIT", "DEPTH_TOO_SPARSE"}
+    assert reasons(images_checked(VALID, away, RuleConfig())) == {
+        "DEPTH_NO_HIT",
+        "DEPTH_TOO_SPARSE",
+    }
     lenient = RuleConfig(min_hit_fraction=0.0)
-    assert reasons(check_depth(VALID, away, lenient)) == {"DEPTH_NO_HIT"}
+    assert reasons(images_checked(VALID, away, lenient)) == {"DEPTH_NO_HIT"}
 
 
 def test_an_image_with_few_hits_is_too_sparse() -> None:
     post = scene(block([3.0, 1.9, 1.4], [3.1, 2.1, 1.6]))
     depth = images(looking_ahead([1.5, 2.0, 1.5]), world=post)
     assert 0 < np.count_nonzero(depth) < 0.05 * depth.size
-    assert reasons(check_depth(VALID, depth, RuleConfig())) == {"DEPTH_TOO_SPARSE"}
+    assert reasons(images_checked(VALID, depth, RuleConfig())) == {"DEPTH_TOO_SPARSE"}
 
 
 def test_hits_of_which_no_point_is_left_are_said_apart_from_no_hits() -> None:
     depth = np.zeros((1, 24, 24), np.float32)
     depth[0, 1::2, 1::2] = 2.0
     strided = RuleConfig(backprojection_stride=2)
-    assert reasons(check_depth(VALID, depth, strided)) == {"BACKPROJECT_EMPTY"}
-    assert reasons(check_depth(VALID, depth, RuleConfig())) == {"VALID"}
+    assert reasons(images_checked(VALID, depth, strided)) == {"BACKPROJECT_EMPTY"}
+    assert reasons(images_checked(VALID, depth, RuleConfig())) == {"VALID"}
     # all that is hit lies 3 m away, outside the extent and its margin
     pose = looking_ahead([1.5, 2.0, 1.5])
     depth = np.full((1, 24, 24), 3.0, np.float32)
     bounds = np.array([[0, 0, 0], [4.35, 4, 3]])
     for margin, expected in ((0.1, "BACKPROJECT_EMPTY"), (0.2, "VALID")):
         rules = RuleConfig(extent_margin_m=margin)
-        given_extent = check_depth(
+        given_extent = images_checked(
             VALID, depth, rules, poses=pose[None], camera=CAMERA, bounds=bounds
         )
         assert reasons(given_extent) == {expected}
@@ -437,8 +443,8 @@ def test_depths_that_are_no_numbers_are_no_hits() -> None:
     both = np.full(2, VALID_BITSET, np.uint32)
     poses = np.stack([REFERENCE, REFERENCE])
     for found in (
-        check_depth(both, depth, RuleConfig()),
-        check_depth(both, depth, RuleConfig(), poses=poses, camera=CAMERA, bounds=EMPTY.bounds),
+        images_checked(both, depth, RuleConfig()),
+        images_checked(both, depth, RuleConfig(), poses=poses, camera=CAMERA, bounds=EMPTY.bounds),
     ):
         assert "DEPTH_NO_HIT" in reasons(found, 0) & reasons(found, 1)
 
@@ -453,29 +459,31 @@ def test_too_few_pixels_on_the_target_are_a_reason_if_asked_for() -> None:
     both = np.full(2, VALID_BITSET, np.uint32)
     for least, first in ((on_box, "VALID"), (on_box + 1, "TARGET_VISIBILITY_TOO_LOW")):
         rules = RuleConfig(min_target_pixels=int(least))
-        given_box = check_depth(
+        given_box = images_checked(
             both, depth, rules, poses=[towards, away], camera=CAMERA, target_box=box
         )
         assert reasons(given_box, 0) == {first}
         assert reasons(given_box, 1) == {"TARGET_VISIBILITY_TOO_LOW"}
     with pytest.raises(ConfigurationError, match="min_target_pixels"):
-        check_depth(both, depth, rules)
+        images_checked(both, depth, rules)
     with pytest.raises(ConfigurationError, match="min_target_pixels"):
-        check_depth(both, depth, rules, poses=[towards, away], camera=CAMERA, bounds=EMPTY.bounds)
+        images_checked(
+            both, depth, rules, poses=[towards, away], camera=CAMERA, bounds=EMPTY.bounds
+        )
 
 
 def test_images_are_those_of_the_rows_still_valid() -> None:
     bitset = np.array([1, reason_mask("COLLISION_MESH"), 1], np.uint32)
     depth = np.ones((2, 24, 24), np.float32)
     depth[1] = 0
-    checked = check_depth(bitset, depth, RuleConfig())
+    checked = images_checked(bitset, depth, RuleConfig())
     assert reasons(checked, 0) == {"VALID"}
     assert reasons(checked, 1) == {"COLLISION_MESH"}
     assert reasons(checked, 2) == {"DEPTH_NO_HIT", "DEPTH_TOO_SPARSE"}
     np.testing.assert_array_equal(bitset, [1, reason_mask("COLLISION_MESH"), 1])
     with pytest.raises(InvalidValue, match="depth is of 3 rows"):
-        check_depth(bitset, np.ones((3, 24, 24), np.float32), RuleConfig())
-    nothing_left = check_depth(bitset[1:2], np.zeros((0, 24, 24), np.float32), RuleConfig())
+        images_checked(bitset, np.ones((3, 24, 24), np.float32), RuleConfig())
+    nothing_left = images_checked(bitset[1:2], np.zeros((0, 24, 24), np.float32), RuleConfig())
     assert reasons(nothing_left) == {"COLLISION_MESH"}
 
 
@@ -495,37 +503,7 @@ def test_a_renderer_that_changes_order_or_shape_is_found_out() -> None:
         assert [1 in (int(bits) & 1,) for bits in guarded] == [False] * 4
 
 
-def test_labels_that_are_not_finite_are_a_failure_of_the_oracle() -> None:
-    bitset = np.array([1, reason_mask("COLLISION_MESH"), 1, 1], np.uint32)
-    checked = check_labels(bitset, [0.5, np.nan, np.inf])
-    assert [sorted(reasons(checked, row)) for row in range(4)] == [
-        ["VALID"],
-        ["COLLISION_MESH"],
-        ["ORACLE_DISTANCE_FAILED"],
-        ["ORACLE_DISTANCE_FAILED"],
-    ]
-
-
 # ----------------------------------------------------------------------------------------- bitsets
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "TARGET_NOT_ACTOR_VISIBLE",
-        "TARGET_GT_UNMATCHED",
-        "TARGET_CROP_EMPTY",
-        "TARGET_SUPPORT_TOO_LOW",
-        "MESH_REFERENCE_MISSING",
-        "ORACLE_DISTANCE_FAILED",
-        "RUNTIME_ERROR",
-    ],
-)
-def test_what_is_wrong_with_the_target_or_the_run_marks_every_row(name: str) -> None:
-    bitset = np.array([1, reason_mask("COLLISION_MESH")], np.uint32)
-    marked = with_reason(bitset, name)
-    assert [reasons(marked, row) for row in range(2)] == [{name}, {"COLLISION_MESH", name}]
-    np.testing.assert_array_equal(bitset, [1, reason_mask("COLLISION_MESH")])
 
 
 def test_rows_are_marked_by_number_or_by_mask() -> None:
@@ -536,23 +514,6 @@ def test_rows_are_marked_by_number_or_by_mask() -> None:
     np.testing.assert_array_equal(mark(bitset, [], "RUNTIME_ERROR"), bitset)
     with pytest.raises(InvalidValue, match="name"):
         mark(bitset, [1], "TIRED")
-
-
-def test_a_targets_reasons_have_names_among_the_candidates() -> None:
-    def bits(*names: str) -> int:
-        return sum(1 << TARGET_INVALID_REASON_CODES[name] for name in names)
-
-    assert target_reasons(VALID_BITSET) == ()
-    assert target_reasons(bits("CONFIDENCE_TOO_LOW", "OBB_NONFINITE")) == (
-        "TARGET_NOT_ACTOR_VISIBLE",
-    )
-    both = bits("TARGET_SUPPORT_TOO_LOW", "TARGET_GT_AMBIGUOUS", "TARGET_GT_UNMATCHED")
-    assert target_reasons(both) == ("TARGET_GT_UNMATCHED", "TARGET_SUPPORT_TOO_LOW")
-    assert target_reasons(bits("PROJECTED_AREA_TOO_SMALL")) == ("TARGET_VISIBILITY_TOO_LOW",)
-    for name, bit in TARGET_INVALID_REASON_CODES.items():
-        found = target_reasons(1 << bit)
-        assert len(found) == (name != "VALID")
-        assert set(found) <= set(INVALID_REASON_CODES)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from scipy.optimize import linprog
 from rollbook.errors import InvalidValue
 from rollbook.generate.candidates.view_counts import pixel_counts, points_in_view
 from rollbook.generate.geometry.boxes import Boxes
-from rollbook.generate.geometry.camera import Camera
-from rollbook.generate.geometry.frustum import frustum_corners, meets_box
+from rollbook.generate.geometry.camera import Camera, frustum_corners, meets_box
 from rollbook.generate.geometry.poses import look_at, looking_along, moved, poses_of
 
 Array = NDArray[np.float64]

@@ -344,7 +344,7 @@ def test_auto_is_embree_where_it_is_installed_and_our_own_where_not(
     alone = SceneGeometry(floor())
     assert alone.backend == "bvh"
     assert alone.depth(DOWN[None], Camera.square(1)).tolist() == [[[2.0]]]
-    with pytest.raises(ConfigurationError, match="take renderer bvh"):
+    with pytest.raises(ConfigurationError, match="use renderer bvh"):
         SceneGeometry(floor(), backend="embree")
 
 

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from rollbook.contracts.reasons import POSITION_NAMES, STRATEGY_NAMES
 from rollbook.errors import ConfigurationError, InvalidValue
 from rollbook.generate.candidates.orientations import ViewJitter, view_rotations
+from rollbook.generate.config_checks import expect, invalid_setting
 from rollbook.generate.geometry.directions import EDGE, Fans, bearings, walking_headings
 from rollbook.generate.geometry.poses import centres, poses_of
 
@@ -67,18 +68,6 @@ class CandidateSamplerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_u
     view_roll_jitter_deg: float = 0.0
 
     def __post_init__(self) -> None:
-        self._check_numbers()
-        if self.sampling_strategy not in ("uniform_sphere", "forward_powerspherical"):
-            expected = "uniform_sphere or forward_powerspherical"
-            raise _wrong("sampling_strategy", repr(self.sampling_strategy), expected)
-        if not 0 < self.min_radius_m < self.max_radius_m:
-            value = f"{self.min_radius_m} with max_radius_m {self.max_radius_m}"
-            raise _wrong("min_radius_m", value, "0 < min_radius_m < max_radius_m")
-        if not -90 <= self.min_elev_deg < self.max_elev_deg <= 90:
-            value = f"{self.min_elev_deg} with max_elev_deg {self.max_elev_deg}"
-            raise _wrong("min_elev_deg", value, "-90 <= min_elev_deg < max_elev_deg <= 90")
-
-    def _check_numbers(self) -> None:
         for field, low, high in (
             ("kappa", 0.0, math.inf),
             ("view_kappa", 0.0, math.inf),
@@ -88,14 +77,26 @@ class CandidateSamplerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_u
             ("view_roll_jitter_deg", 0.0, 180.0),
         ):
             value = getattr(self, field)
-            if value is not None and not (math.isfinite(value) and low <= value <= high):
-                at_most = f" and at most {high:g}" if high < math.inf else ""
-                raise _wrong(field, value, f"at least 0{at_most}")
-        if not 0 < self.delta_azimuth_deg <= 360:
-            raise _wrong("delta_azimuth_deg", self.delta_azimuth_deg, "more than 0, at most 360")
+            holds = value is None or (math.isfinite(value) and low <= value <= high)
+            at_most = f" and at most {high:g}" if high < math.inf else ""
+            self._expect(field, holds, f"at least 0{at_most}")
+        holds = 0 < self.delta_azimuth_deg <= 360
+        self._expect("delta_azimuth_deg", holds, "more than 0, at most 360")
         for field in ("min_radius_m", "max_radius_m"):
-            if not math.isfinite(getattr(self, field)):
-                raise _wrong(field, getattr(self, field), "a finite number")
+            self._expect(field, math.isfinite(getattr(self, field)), "a finite number")
+        holds = self.sampling_strategy in ("uniform_sphere", "forward_powerspherical")
+        self._expect("sampling_strategy", holds, "uniform_sphere or forward_powerspherical")
+        if not 0 < self.min_radius_m < self.max_radius_m:
+            value = f"{self.min_radius_m} with max_radius_m {self.max_radius_m}"
+            expected = "0 < min_radius_m < max_radius_m"
+            raise invalid_setting("candidate_sampler.min_radius_m", value, expected)
+        if not -90 <= self.min_elev_deg < self.max_elev_deg <= 90:
+            value = f"{self.min_elev_deg} with max_elev_deg {self.max_elev_deg}"
+            expected = "-90 <= min_elev_deg < max_elev_deg <= 90"
+            raise invalid_setting("candidate_sampler.min_elev_deg", value, expected)
+
+    def _expect(self, field: str, holds: bool, expected: str) -> None:
+        expect(self, field, holds, expected, section="candidate_sampler")
 
 
 class ComponentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -125,15 +126,15 @@ class ComponentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def __post_init__(self) -> None:
         place = f"components.{self.name}"
         if not self.name:
-            raise _wrong("name", repr(self.name), "some text", "components")
+            raise invalid_setting("components.name", repr(self.name), "some text")
         if self.count < 1:
-            raise _wrong("count", self.count, "at least 1", place)
+            raise invalid_setting(f"{place}.count", self.count, "at least 1")
         for field, names in (("position", POSITION_NAMES), ("view", STRATEGY_NAMES)):
             if getattr(self, field) not in names:
                 expected = f"one of {', '.join(names)}"
-                raise _wrong(field, repr(getattr(self, field)), expected, place)
+                raise invalid_setting(f"{place}.{field}", repr(getattr(self, field)), expected)
         if self.spread is not None and not 0 < self.spread < math.inf:
-            raise _wrong("spread", self.spread, "more than 0", place)
+            raise invalid_setting(f"{place}.spread", self.spread, "more than 0")
 
     @property
     def needs_target(self) -> bool:
@@ -169,11 +170,11 @@ class CandidateMixtureConfig(
 
     def __post_init__(self) -> None:
         if not self.components:
-            raise _wrong("components", "empty", "at least one", "candidate_mixture")
+            raise invalid_setting("candidate_mixture.components", "empty", "at least one")
         names = [component.name for component in self.components]
         for name in names:
             if names.count(name) > 1:
-                raise _wrong("name", "given twice", "names that differ", f"components.{name}")
+                raise invalid_setting(f"components.{name}.name", "given twice", "names that differ")
         _ = self.samplers  # refuses overrides that contradict each other
 
     @classmethod
@@ -443,9 +444,3 @@ def _finite(field: str, given: ArrayLike, shape: tuple[int, ...]) -> Array:
             record="candidate shell", field=field, value=str(bad), expected="finite numbers"
         )
     return values
-
-
-def _wrong(
-    field: str, value: object, expected: str, place: str = "candidate_sampler"
-) -> ConfigurationError:
-    return ConfigurationError(message=f"{place}.{field} is {value}, expected {expected}")

@@ -1,7 +1,7 @@
-"""Rules: what makes a candidate unusable. Every rule that fails leaves its bit; a row without one is VALID.
+"""Rules that make a candidate invalid. Every rule that fails sets its reason bit; a row without a reason is VALID.
 
-The same rules are asked of anything that knows its surroundings: the true mesh says what is valid, the actor's own
-map what the actor would think valid.
+The same rules run against the true mesh, which decides what is valid, and against the actor's own map, which says what
+the actor believes to be valid.
 """
 
 from __future__ import annotations
@@ -15,93 +15,94 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollbook.contracts.reasons import (
-    TARGET_INVALID_REASON_CODES,
-    VALID_BITSET,
-    Bitset,
-    reason_mask,
-)
-from rollbook.errors import ConfigurationError, InvalidValue
+from rollbook.contracts.reasons import VALID_BITSET, Bitset, reason_mask
+from rollbook.errors import InvalidValue
 from rollbook.generate.candidates.families import Proposal
+from rollbook.generate.config_checks import invalid_setting
 from rollbook.generate.geometry.boxes import Boxes
-from rollbook.generate.geometry.camera import Camera
+from rollbook.generate.geometry.camera import Camera, meets_box
 from rollbook.generate.geometry.directions import bearings, walking_headings
-from rollbook.generate.geometry.frustum import meets_box
 from rollbook.generate.geometry.poses import centres, poses_of, wrapped
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Failures = Iterator[tuple[str, Mask]]
-"""Names of reasons, and the rows that have them."""
+"""Pairs of a reason's name and the mask of the rows that have it."""
 
 
 class Surroundings(Protocol):
-    """What surrounds a camera: a scene's mesh, or the map an actor has made of it."""
+    """The space around a camera: a scene's mesh, or the map that an actor made of it."""
 
     @property
     def bounds(self) -> NDArray[Any]:
-        """[2, 3]: least and greatest corner of the space one may be in."""
+        """[2, 3]: lower and upper corner of the space in which a camera may be."""
 
     def distance(self, points: Array, bound: float, /) -> NDArray[Any]:
-        """Of points [n, 3] to the nearest surface, at most `bound`."""
+        """Distance of points [n, 3] to the nearest surface, at most `bound`."""
 
     def path_clearance(
         self, start: Array, ends: Array, samples: int, bound: float, /
     ) -> NDArray[Any]:
-        """Least distance on the straight ways from `start` to `ends` [n, 3], at most `bound`."""
+        """Least distance on the straight paths from `start` to `ends` [n, 3], at most `bound`."""
 
     def path_hits(self, start: Array, ends: Array, /) -> NDArray[Any]:
-        """Which of these ways lead through a surface."""
+        """Which of these paths cross a surface."""
 
 
 class RuleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits. What is None, or 0 where that says so, is not asked for."""
+    """Limits of all rules. A limit of None switches its rule off; so does 0 where the field says so."""
 
     body_radius_m: float = 0.1
-    """The camera and what carries it, as a sphere: it may neither touch a surface nor leave the extent."""
+    """The camera and its carrier as a sphere, which may neither touch a surface nor leave the extent."""
     min_distance_to_mesh_m: float = 0.2
-    """A centre has to be farther than this from any surface."""
+    """A centre must be farther than this from any surface."""
     step_clearance_m: float = 0.1
-    """No sample of the way to a centre may be closer to a surface."""
+    """No sample of the path to a centre may be closer to a surface."""
     path_samples: int = 32
     distance_range_m: float = 2.0
-    """Distances are measured up to here, which keeps them cheap; diagnostics beyond it say just this."""
+    """Larger distances are not measured, which saves time; diagnostics then hold this value."""
     max_step_length_m: float | None = 1.0
     max_height_delta_m: float | None = 0.25
     max_backward_step_m: float | None = 0.25
     max_yaw_delta_deg: float | None = 70.0
     duplicate_distance_m: float = 1e-3
     duplicate_angle_deg: float = 0.1
-    """Poses this close in both are one and the same."""
+    """Two poses that are this close in distance and in angle are duplicates."""
     require_target_in_view: bool = False
-    """Whether some part of the target's box has to lie in the view, walls or not."""
+    """Whether some part of the target's box must lie in the view. Occlusion is ignored."""
     min_hit_fraction: float = 0.05
-    """Of a rendered image's pixels."""
+    """Least share of a rendered image's pixels that hit a surface."""
     backprojection_stride: int = 1
-    """Every how many pixels, in both directions, become points."""
+    """Every so-many-th row and column of an image becomes points."""
     extent_margin_m: float = 0.1
     """Points this far outside the extent still count."""
     min_target_pixels: int = 0
-    """Pixels of a rendered image whose points lie in the target's box; 0 does not ask."""
+    """Least number of pixels whose points lie in the target's box; 0 switches the rule off."""
     min_semidense_points: int = 0
-    """Semidense points in view; 0 does not ask."""
+    """Least number of semidense points in view; 0 switches the rule off."""
     require_target_evidence: bool = False
-    """Whether some voxel of the target that was observed has to lie in the view."""
+    """Whether some observed voxel of the target must lie in the view."""
 
     def __post_init__(self) -> None:
         for field in _AT_LEAST_ZERO:
             value = getattr(self, field)
             if value is not None and not 0 <= value < math.inf:
-                raise _wrong(field, value, "a finite number, at least 0")
+                raise invalid_setting(
+                    f"candidate_rules.{field}", value, "a finite number, at least 0"
+                )
         for field, least in (("path_samples", 2), ("backprojection_stride", 1)):
             if getattr(self, field) < least:
-                raise _wrong(field, getattr(self, field), f"at least {least}")
+                raise invalid_setting(
+                    f"candidate_rules.{field}", getattr(self, field), f"at least {least}"
+                )
         if self.min_hit_fraction > 1:
-            raise _wrong("min_hit_fraction", self.min_hit_fraction, "at most 1")
+            raise invalid_setting(
+                "candidate_rules.min_hit_fraction", self.min_hit_fraction, "at most 1"
+            )
         for field in ("body_radius_m", "min_distance_to_mesh_m", "step_clearance_m"):
             if getattr(self, field) >= self.distance_range_m:
                 expected = f"less than distance_range_m, {self.distance_range_m}"
-                raise _wrong(field, getattr(self, field), expected)
+                raise invalid_setting(f"candidate_rules.{field}", getattr(self, field), expected)
 
     @classmethod
     def rich_local_five_family(cls) -> RuleConfig:
@@ -114,7 +115,7 @@ class RuleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @classmethod
     def radial_target_backtrack_family(cls) -> RuleConfig:
-        """Turns are free: to look back to where one came from is half a turn."""
+        """Turns are unlimited, because looking back is half a turn."""
         return cls(
             max_step_length_m=1.25,
             max_height_delta_m=0.35,
@@ -124,7 +125,7 @@ class RuleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @classmethod
     def upper_bound_free_shell(cls) -> RuleConfig:
-        """Geometry alone: no limit on how one moves."""
+        """Only geometry limits the candidates; motion is unlimited."""
         return cls(
             max_step_length_m=None,
             max_height_delta_m=None,
@@ -145,14 +146,7 @@ _AT_LEAST_ZERO = (
     *("duplicate_distance_m", "duplicate_angle_deg", "min_hit_fraction", "extent_margin_m"),
     *("min_target_pixels", "min_semidense_points"),
 )
-_OF_TARGET = {
-    "NO_PROJECTED_VISIBILITY": "TARGET_VISIBILITY_TOO_LOW",
-    "PROJECTED_AREA_TOO_SMALL": "TARGET_VISIBILITY_TOO_LOW",
-    "TARGET_SUPPORT_TOO_LOW": "TARGET_SUPPORT_TOO_LOW",
-    "TARGET_GT_UNMATCHED": "TARGET_GT_UNMATCHED",
-    "TARGET_GT_AMBIGUOUS": "TARGET_GT_UNMATCHED",
-}
-"""Candidate reasons by target reason; any other means that the actor was given no target it can see."""
+
 _NOT_VALID = np.uint32(0xFFFFFFFF ^ VALID_BITSET)
 
 
@@ -161,7 +155,7 @@ class ShellCheck:
     bitset: Bitset
     """[N]: VALID, or every reason against the row."""
     diagnostics: dict[str, NDArray[Any]]
-    """[N] each, by column of `candidate_diagnostics`; NaN where it could not be measured."""
+    """[N] each, by column of `candidate_diagnostics`; NaN where a value could not be measured."""
 
     @property
     def valid(self) -> Mask:
@@ -182,14 +176,13 @@ def check_shell(
     points: ArrayLike | None = None,
     observed: ArrayLike | None = None,
 ) -> ShellCheck:
-    """What can be said before anything is rendered. Rows whose pose is not finite are looked at no further.
+    """Runs the rules that need no rendered image. A row whose pose is not finite gets only that reason.
 
-    `points` are semidense points, `observed` the centres of voxels the actor has seen: only the rules about them
-    need them.
+    `points` are semidense points and `observed` the centres of observed voxels. Only the rules about them need them.
     """
     _check_inputs(rules, target_box, points, observed)
     reference = _checked_reference(reference_pose)
-    # as the store keeps them: beyond float32 is not finite
+    # the store keeps float32: larger values are not finite there
     finite = np.asarray((np.abs(proposal.poses) <= np.finfo(np.float32).max).all(axis=1))
     rows = np.flatnonzero(finite)
     poses = proposal.poses[rows]
@@ -253,7 +246,7 @@ def _measured(
 
 
 def _margins(eyes: Array, bounds: NDArray[Any]) -> Array:
-    """Distance to the nearest wall of the extent; from outside, how far it is back in, below 0."""
+    """Distance to the nearest side of the extent; outside of it, the negative distance to it."""
     inside = np.minimum(eyes - bounds[0], bounds[1] - eyes)
     outside = np.linalg.norm(np.minimum(inside, 0), axis=1)
     return np.asarray(np.where(outside > 0, -outside, inside.min(axis=1)))
@@ -277,10 +270,10 @@ def _motion_failures(measured: dict[str, NDArray[Any]], rules: RuleConfig) -> Fa
 
 
 def _duplicates(poses: Array, reference: Array, rules: RuleConfig) -> Mask:
-    """Which rows stand and look as the reference or an earlier row does."""
+    """Which rows have the same place and view direction as the reference or an earlier row."""
     known = np.concatenate([reference[None], poses])
     apart = np.linalg.norm(centres(poses)[:, None] - centres(known), axis=2)
-    # the trace of one rotation undone by the other is 1 + 2 cos(angle between them)
+    # the trace of the relative rotation is 1 + 2 cos(angle between the two)
     trace = poses[:, :9] @ known[:, :9].T
     least = 1 + 2 * math.cos(math.radians(rules.duplicate_angle_deg))
     same = (apart <= rules.duplicate_distance_m) & (trace >= least - 1e-9)
@@ -322,7 +315,7 @@ def _evidence_failures(
 def _spread(
     measured: dict[str, NDArray[Any]], rows: NDArray[np.intp], count: int
 ) -> dict[str, NDArray[Any]]:
-    """Over the whole shell, as the store keeps it."""
+    """The measured columns with one entry per row of the whole shell."""
     spread: dict[str, NDArray[Any]] = {}
     for name, values in measured.items():
         flags = name == "path_collision_mask"
@@ -351,7 +344,8 @@ def _check_inputs(
         ),
     ):
         if asked and missing:
-            raise _wrong(field, asked, "what it is about to be given to the rules as well")
+            expected = "the target, points or voxels that this rule needs"
+            raise invalid_setting(f"candidate_rules.{field}", asked, expected)
 
 
 # --------------------------------------------------------------------------------------- images
@@ -362,18 +356,40 @@ def check_depth(
     depth: NDArray[np.float32],
     rules: RuleConfig,
     *,
-    poses: ArrayLike | None = None,
-    camera: Camera | None = None,
+    poses: ArrayLike,
+    camera: Camera,
     bounds: ArrayLike | None = None,
     target_box: Boxes | None = None,
 ) -> Bitset:
-    """What the rendered images [n, H, W] of the n rows that are still valid say against them.
+    """Runs the rules on the rendered images [n, H, W] of the n rows that are still valid.
 
-    With the `poses` [n, 12] and the `camera` of the images, points also have to lie in `bounds` and, if the rules
-    ask for it, in the target's box.
+    `poses` [n, 12] and `camera` are those of the images. Their points must lie in `bounds` and, if the rules require
+    it, in the target's box.
     """
-    rows = _valid_rows(bitset, len(depth), "depth")
-    hits, kept, on_target = _pixels(depth, rules, poses, camera, bounds, target_box)
+    from rollbook.generate.candidates.view_counts import pixel_counts  # compiles kernels
+
+    rows = np.flatnonzero(np.asarray(bitset) == VALID_BITSET)
+    if len(rows) != len(depth):
+        raise InvalidValue(
+            record="rules",
+            field="depth",
+            value=f"of {len(depth)} rows",
+            expected=f"one for each of the {len(rows)} rows still valid",
+        )
+    if rules.min_target_pixels and target_box is None:
+        expected = "the target's box to be given as well"
+        raise invalid_setting(
+            "candidate_rules.min_target_pixels", rules.min_target_pixels, expected
+        )
+    margin = rules.extent_margin_m
+    hits, kept, on_target = pixel_counts(
+        depth,
+        poses,
+        camera,
+        stride=rules.backprojection_stride,
+        extent=None if bounds is None else np.add(bounds, [[-margin], [margin]]),
+        box=target_box if rules.min_target_pixels else None,
+    )
     share = hits / max(depth[0].size, 1) if len(depth) else hits
     checked = bitset
     for name, failed in (
@@ -386,40 +402,12 @@ def check_depth(
     return checked
 
 
-def _pixels(
-    depth: NDArray[np.float32],
-    rules: RuleConfig,
-    poses: ArrayLike | None,
-    camera: Camera | None,
-    bounds: ArrayLike | None,
-    target_box: Boxes | None,
-) -> NDArray[np.int64]:
-    """[3, n]: pixels that hit something, those that become points in the extent, those in the target's box."""
-    target = target_box if rules.min_target_pixels else None
-    if rules.min_target_pixels and (target is None or poses is None or camera is None):
-        expected = "the images' poses and camera and the target's box to be given as well"
-        raise _wrong("min_target_pixels", rules.min_target_pixels, expected)
-    stride = rules.backprojection_stride
-    if poses is not None and camera is not None:
-        from rollbook.generate.candidates.view_counts import pixel_counts
-
-        extent = None if bounds is None else _widened(bounds, rules.extent_margin_m)
-        return pixel_counts(depth, poses, camera, stride=stride, extent=extent, box=target)
-    hit = (depth > 0) & (depth < np.inf)
-    hits, kept = (np.count_nonzero(each, axis=(1, 2)) for each in (hit, hit[:, ::stride, ::stride]))
-    return np.array([hits, kept, np.zeros_like(hits)])
-
-
-def _widened(bounds: ArrayLike, margin_m: float) -> Array:
-    return np.asarray(np.add(bounds, [[-margin_m], [margin_m]]), np.float64)
-
-
 def guard_order(
     bitset: Bitset, rendered_rows: ArrayLike, depth: NDArray[np.float32], camera: Camera
 ) -> Bitset:
-    """Marks rows whose image is not theirs: a renderer has to give back every valid row, in the shell's order.
+    """Marks rows whose image belongs to another row: a renderer must return every valid row in the shell's order.
 
-    If the images are not as many or not as large as they should be, none can be trusted.
+    If the number or the size of the images is wrong, every row is marked.
     """
     rows = np.flatnonzero(np.asarray(bitset) == VALID_BITSET)
     given = np.asarray(rendered_rows).reshape(-1)
@@ -428,51 +416,13 @@ def guard_order(
     return mark(bitset, rows[given != rows], "CANDIDATE_ORDER_GUARD_FAILED")
 
 
-def check_labels(bitset: Bitset, labels: ArrayLike) -> Bitset:
-    """Marks rows whose label, one for each of the rows still valid, came out non-finite."""
-    values = np.asarray(labels, np.float64)
-    rows = _valid_rows(bitset, len(values), "labels")
-    return mark(bitset, rows[~np.isfinite(values)], "ORACLE_DISTANCE_FAILED")
-
-
 # ------------------------------------------------------------------------------------- bitsets
 
 
 def mark(bitset: Bitset, rows: ArrayLike, name: str) -> Bitset:
-    """A copy in which these rows have this reason too, and are not valid."""
+    """A copy in which these rows also have this reason and are not valid."""
     marked = np.array(bitset, np.uint32)
     given = np.asarray(rows)
     index = given if given.dtype == np.bool_ else given.astype(np.intp)
     marked[index] = (marked[index] | np.uint32(reason_mask(name))) & _NOT_VALID
     return marked
-
-
-def with_reason(bitset: Bitset, name: str) -> Bitset:
-    """A copy in which every row has this reason: for what is wrong with the target or the run, not with a pose."""
-    return mark(bitset, np.ones(len(bitset), np.bool_), name)
-
-
-def target_reasons(target_bitset: int) -> tuple[str, ...]:
-    """The candidate reasons that a target's own reasons stand for, in the order of their codes."""
-    found = {
-        _OF_TARGET.get(name, "TARGET_NOT_ACTOR_VISIBLE")
-        for name, bit in TARGET_INVALID_REASON_CODES.items()
-        if name != "VALID" and target_bitset >> bit & 1
-    }
-    return tuple(sorted(found, key=reason_mask))
-
-
-def _valid_rows(bitset: Bitset, count: int, field: str) -> NDArray[np.intp]:
-    rows = np.flatnonzero(np.asarray(bitset) == VALID_BITSET)
-    if len(rows) != count:
-        raise InvalidValue(
-            record="rules",
-            field=field,
-            value=f"of {count} rows",
-            expected=f"one for each of the {len(rows)} rows still valid",
-        )
-    return rows
-
-
-def _wrong(field: str, value: object, expected: str) -> ConfigurationError:
-    return ConfigurationError(message=f"candidate_rules.{field} is {value}, expected {expected}")

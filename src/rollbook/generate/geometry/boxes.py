@@ -1,4 +1,4 @@
-"""Boxes: oriented boxes as columns, which points lie in them, how they overlap, what a camera sees of them."""
+"""Boxes: oriented boxes as columns. They test points, measure their overlap and project themselves into an image."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rollbook.generate.geometry.poses import centres, moved, rotations
 
 _SIGNS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]) / 2
 _EDGES = np.array([(a, b) for a in range(8) for b in (a ^ 1, a ^ 2, a ^ 4) if a < b])
-"""Pairs of corners: their numbers differ in one bit, as their signs do in one place."""
+"""Pairs of corners that an edge joins: their numbers differ in one bit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Boxes:
-    """B boxes. Values may be non-finite or extents not positive: who selects has to look, and say why not."""
+    """B boxes. Values may be non-finite and extents may be 0 or negative; target selection reports such boxes."""
 
     pose_world_object: NDArray[np.float32]
     """[B, 12]"""
@@ -28,7 +28,7 @@ class Boxes:
     """[B, 3], full side lengths."""
     sem_id: NDArray[np.int32]
     inst_id: NDArray[np.int32]
-    """-1 where it is not known: detections do not know it."""
+    """-1 where it is unknown, as in detections."""
     confidence: NDArray[np.float32]
     class_name: tuple[str, ...]
 
@@ -88,12 +88,12 @@ class Boxes:
         )
 
     def have_volume(self) -> NDArray[np.bool_]:
-        """Which are finite, with every side longer than 0, [B]."""
+        """[B]: which boxes are finite with every side longer than 0."""
         finite = np.isfinite(np.hstack([self.pose_world_object, self.extents])).all(axis=1)
         return np.asarray(finite & (self.extents > 0).all(axis=1))
 
     def corners(self) -> NDArray[np.float64]:
-        """[B, 8, 3] in the world."""
+        """[B, 8, 3] in world coordinates."""
         turned = np.swapaxes(rotations(self.pose_world_object), 1, 2)
         with np.errstate(invalid="ignore"):
             local = _SIGNS[None] * self.extents[:, None].astype(np.float64)
@@ -102,7 +102,7 @@ class Boxes:
     def contains(
         self, row: int, points: ArrayLike, *, margin_m: float = 0.0, scale: float = 1.0
     ) -> NDArray[np.bool_]:
-        """Which points [..., 3] lie in one box, faces included. NaN lies nowhere."""
+        """Which points [..., 3] lie in one box, its faces included. NaN lies in no box."""
         pose, half = self.pose_world_object[row], self.extents[row].astype(np.float64) / 2
         with np.errstate(invalid="ignore"):
             local = (np.asarray(points, np.float64) - centres(pose)) @ rotations(pose)
@@ -110,10 +110,10 @@ class Boxes:
         return found
 
     def iou(self, row: int, others: Boxes, *, samples: int = 8) -> NDArray[np.float64]:
-        """3-D overlap of one box with each of `others`, [O]; NaN where one of the two has no volume.
+        """[O]: intersection over union of one box with each of `others`; NaN where either box has no volume.
 
-        The shared volume is counted on a grid of `samples`³ cell centres in the smaller of the two boxes (in both,
-        if they are of one size), so that the overlap of a with b is that of b with a.
+        The shared volume is counted on a grid of `samples`³ cell centres in the smaller of the two boxes. Boxes of
+        equal size are both counted and averaged, so that the result is symmetric.
         """
         steps = (np.arange(samples) + 0.5) / samples - 0.5
         grid = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), axis=-1).reshape(-1, 3)
@@ -134,12 +134,12 @@ class Boxes:
         return found
 
     def projected_areas(self, pose: ArrayLike, camera: Camera) -> NDArray[np.float64]:
-        """Pixels² of the rectangle around each box in the image, cut at its edges; 0 where it is out of view."""
+        """Area in pixels of the rectangle around each box, clipped to the image; 0 where the box is out of view."""
         with np.errstate(divide="ignore", invalid="ignore"):
             seen = (self.corners() - centres(pose)) @ rotations(pose)
             ends = seen[:, _EDGES]  # [B, 12, 2, 3]
             start, along = ends[:, :, 0], ends[:, :, 1] - ends[:, :, 0]
-            # where each edge crosses the near plane; what lies behind it is cut off there
+            # where each edge crosses the near plane; the part behind it is cut off
             cross = (camera.near_m - start[..., 2]) / along[..., 2]
             met = start + np.clip(cross, 0, 1)[..., None] * along
             corner = np.where((ends[..., 2:] >= camera.near_m), ends, met[:, :, None])
@@ -154,7 +154,7 @@ class Boxes:
 
 
 def _floats(given: ArrayLike, width: int, field: str, name: str) -> NDArray[np.float32]:
-    """[B, width]. A pose written as 3 rows of 4 has its numbers in another order, so it is not just reshaped."""
+    """[B, width]. Other shapes are refused: a pose given as 3 rows of 4 has its numbers in another order."""
     with np.errstate(over="ignore"):
         values = np.asarray(given, np.float32)
     if values.size % width or (values.ndim > 1 and values.shape[-1] != width and width > 1):

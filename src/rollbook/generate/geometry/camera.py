@@ -1,4 +1,4 @@
-"""Camera: a pinhole, its rays, and the points a depth image stands for. Depth is along z, not along the ray."""
+"""Camera: a pinhole camera with its rays, its frustum and the points of a depth image. Depth is measured along z."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Camera(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return cls(width=size, height=size, fx=focal, fy=focal, cx=centre, cy=centre, **limits)
 
     def resized(self, width: int, height: int) -> Camera:
-        """The same view in other pixels."""
+        """The same view with another number of pixels."""
         x, y = width / self.width, height / self.height
         return msgspec.structs.replace(
             self,
@@ -64,7 +64,7 @@ class Camera(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def rays(self) -> NDArray[np.float32]:
-        """[H * W, 3], row by row, in the camera's frame, with z = 1: so a ray's parameter is its depth."""
+        """[H * W, 3], row by row, in the camera's frame. z is 1, so the parameter along a ray is its depth."""
         u = (np.arange(self.width) + 0.5 - self.cx) / self.fx
         v = (np.arange(self.height) + 0.5 - self.cy) / self.fy
         grid = np.ones((self.height, self.width, 3))
@@ -72,11 +72,11 @@ class Camera(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return grid.reshape(-1, 3).astype(np.float32)
 
     def world_rays(self, pose: ArrayLike) -> NDArray[np.float32]:
-        """The same in the world, [H * W, 3]."""
+        """[H * W, 3]: the rays in world coordinates."""
         return np.asarray(self.rays() @ rotations(pose).T.astype(np.float32))
 
     def points(self, depth: NDArray[np.float32], pose: ArrayLike) -> NDArray[np.float32]:
-        """[H, W, 3] in the world; NaN where nothing was hit (depth 0)."""
+        """[H, W, 3] in world coordinates; NaN where nothing was hit (depth 0)."""
         flat = np.where(depth > 0, depth, np.float32(np.nan)).reshape(-1, 1)
         placed = self.world_rays(pose) * flat + centres(pose).astype(np.float32)
         return placed.reshape(*depth.shape, 3).astype(np.float32, copy=False)
@@ -84,7 +84,7 @@ class Camera(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def project(
         self, points: ArrayLike, pose: ArrayLike
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Pixels [..., 2] and depths [...] of world points; pixels mean something only where depth > 0."""
+        """Pixels [..., 2] and depths [...] of world points. Pixels are meaningful only where depth > 0."""
         seen = (np.asarray(points, np.float64) - centres(pose)) @ rotations(pose)
         depth: NDArray[Any] = seen[..., 2]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -92,7 +92,7 @@ class Camera(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return pixels, depth
 
     def sees(self, points: ArrayLike, pose: ArrayLike) -> NDArray[np.bool_]:
-        """Which world points lie in the view's pyramid, between near and far; walls are not looked at."""
+        """Which world points lie in the frustum, between near and far. Occlusion is ignored."""
         pixels, depth = self.project(points, pose)
         found: NDArray[Any] = (
             (depth >= self.near_m)
@@ -102,3 +102,44 @@ class Camera(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             & (pixels[..., 1] < self.height)
         )
         return found
+
+
+def frustum_corners(camera: Camera) -> NDArray[np.float64]:
+    """[8, 3] in the camera's frame: the four image corners at near, then at far."""
+    u = (np.array([0, camera.width, camera.width, 0]) - camera.cx) / camera.fx
+    v = (np.array([0, 0, camera.height, camera.height]) - camera.cy) / camera.fy
+    rays = np.stack([u, v, np.ones(4)], axis=1)
+    return np.concatenate([rays * camera.near_m, rays * camera.far_m])
+
+
+def meets_box(
+    poses: ArrayLike, camera: Camera, box_pose: ArrayLike, extents: ArrayLike
+) -> NDArray[np.bool_]:
+    """[N]: which of N views contain any part of one box between near and far. Occlusion is ignored.
+
+    The test is exact: two convex bodies are apart only if a face normal, or the cross product of an edge of each,
+    separates them.
+    """
+    half = np.asarray(extents, np.float64) / 2
+    turn = rotations(box_pose).T @ rotations(poses)
+    placed = (centres(poses) - centres(box_pose)) @ rotations(box_pose)
+    corners = frustum_corners(camera)
+    seen = corners @ np.swapaxes(turn, 1, 2) + placed[:, None]
+    axes = _separating_axes(corners, turn)
+    along = axes @ np.swapaxes(seen, 1, 2)
+    reach = np.abs(axes) @ half
+    apart = (along.min(axis=2) > reach) | (along.max(axis=2) < -reach)
+    return np.asarray(~apart.any(axis=1))
+
+
+def _separating_axes(
+    corners: NDArray[np.float64], turn: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """[N, 26, 3]: the axes to test, in the box's frame."""
+    rays = corners[4:]
+    normals = np.concatenate([np.cross(rays, np.roll(rays, -1, axis=0)), [[0.0, 0.0, 1.0]]])
+    edges = np.concatenate([rays, [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]])
+    turned = np.concatenate([normals, edges]) @ np.swapaxes(turn, 1, 2)
+    crossed = np.cross(turned[:, 5:, None], np.eye(3)).reshape(-1, 18, 3)
+    own = np.broadcast_to(np.eye(3), (len(turn), 3, 3))
+    return np.concatenate([own, turned[:, :5], crossed], axis=1)

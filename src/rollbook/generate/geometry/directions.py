@@ -1,8 +1,8 @@
-"""Directions: fans that can be drawn from, with the exact density of every direction in them.
+"""Fans of directions to draw from, with the exact probability density of every direction.
 
-Azimuth turns about the world's +Z, and the sine of the elevation goes with it, because the two together measure area:
-a patch of the sphere is as large as its azimuths times its sines. So squeezing the whole sphere linearly into a fan
-divides every density by one constant, and nothing has to be integrated.
+A direction is given by its azimuth about the world's +Z and the sine of its elevation. In these two coordinates the
+area on the sphere is the plain product. Scaling the whole sphere linearly into a fan therefore divides every density by
+one constant, and no integral is needed.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from rollbook.generate.geometry.poses import rotations, wrapped
 Array = NDArray[np.float64]
 
 EDGE = 1e-6
-"""What is drawn at the edge of a fan lies in it, whichever way it was rounded: limits are this much wider."""
+"""Limits are wider by this, so that a direction drawn at the edge of a fan lies inside it despite rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fans:
-    """L fans as columns: each is a power-spherical distribution about its middle, squeezed into its limits.
+    """L fans as columns. Each is a power-spherical distribution about its middle, scaled into its limits.
 
-    `kappa` 0 is uniform; the greater it is, the closer directions keep to the middle.
+    `kappa` 0 is uniform. The greater `kappa` is, the closer directions stay to the middle.
     """
 
     azimuth: Array
-    """[L], radians from +x: the middle."""
+    """[L]: the middle, in radians from +x."""
     width: Array
-    """[L], radians from edge to edge, at most a full circle."""
+    """[L]: radians from edge to edge, at most a full circle."""
     low: Array
-    """[L]: sine of the least elevation."""
+    """[L]: sine of the lowest elevation."""
     high: Array
-    """[L]: sine of the greatest elevation."""
+    """[L]: sine of the highest elevation."""
     kappa: Array
 
     def drawn(self, fan: NDArray[np.intp], uniforms: Array) -> Array:
-        """One direction [N, 3] from each of these fans; `uniforms` are [N, 2] numbers in [0, 1)."""
+        """[N, 3]: one direction from each of the fans `fan`; `uniforms` are [N, 2] numbers in [0, 1)."""
         cosine = power_spherical_cosines(uniforms[:, 0], self.kappa[fan])
         sine, around = np.sqrt(1 - cosine**2), 2 * np.pi * uniforms[:, 1]
         turn = np.arctan2(sine * np.cos(around), cosine) / (2 * np.pi)
@@ -47,7 +47,7 @@ class Fans:
         return spherical(self.azimuth[fan] + turn * self.width[fan], low + rise * (high - low))
 
     def densities(self, directions: Array) -> Array:
-        """[N, L] per steradian, of directions [N, 3] of length 1; 0 outside a fan."""
+        """[N, L]: densities per steradian of unit directions [N, 3]; 0 outside a fan."""
         azimuth = np.arctan2(directions[:, 1], directions[:, 0])
         turn = wrapped(azimuth[:, None] - self.azimuth) * (2 * np.pi / self.width)
         height = self.high - self.low
@@ -62,14 +62,14 @@ class Fans:
 def power_spherical_cosines(
     uniforms: Array, kappa: ArrayLike, widest: ArrayLike = np.pi
 ) -> NDArray[np.float64]:
-    """Cosines of the angle to the middle, none wider than `widest` radians; `uniforms` in [0, 1)."""
+    """Cosines of angles to the middle, all within `widest` radians; `uniforms` are in [0, 1)."""
     power = np.asarray(kappa, np.float64) + 1
     least = ((1 + np.cos(widest)) / 2) ** power
     return np.asarray(2 * (least + (1 - uniforms) * (1 - least)) ** (1 / power) - 1)
 
 
 def spherical(azimuth: ArrayLike, rise: ArrayLike) -> Array:
-    """Directions [..., 3] of this azimuth and this sine of the elevation."""
+    """Unit directions [..., 3] with this azimuth and this sine of the elevation."""
     level = np.sqrt(np.maximum(1 - np.square(rise), 0))
     return np.stack(
         np.broadcast_arrays(level * np.cos(azimuth), level * np.sin(azimuth), rise), axis=-1
@@ -77,9 +77,10 @@ def spherical(azimuth: ArrayLike, rise: ArrayLike) -> Array:
 
 
 def walking_headings(poses: ArrayLike) -> Array:
-    """Where the one who carries the camera faces, about +Z, radians from +x, [...].
+    """[...]: heading of the person who carries the camera, about +Z, in radians from +x.
 
-    That is where the camera looks; straight up or down, it is where the edge of the image says.
+    It is the heading of the view direction. For a camera that looks straight up or down it is the heading of the
+    upper or lower image edge.
     """
     turned = rotations(poses)
     forward, down = turned[..., :, 2], turned[..., :, 1]
@@ -89,7 +90,7 @@ def walking_headings(poses: ArrayLike) -> Array:
 
 
 def bearings(start: ArrayLike, ends: ArrayLike, otherwise: ArrayLike) -> Array:
-    """Azimuths of `ends` seen from `start`, [...]; `otherwise` for what lies straight above or below."""
+    """[...]: azimuths of `ends` seen from `start`; `otherwise` for ends straight above or below."""
     offset = np.asarray(ends, np.float64) - np.asarray(start, np.float64)
     level = np.hypot(offset[..., 0], offset[..., 1])
     return np.where(level < 1e-6, otherwise, np.arctan2(offset[..., 1], offset[..., 0]))

@@ -1,4 +1,4 @@
-"""TriangleMesh: vertices, faces, and which class and object each face belongs to."""
+"""TriangleMesh: vertices, faces, and the class and object of every face."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rollbook.errors import InvalidMesh
 
 _DOMAIN = "rollbook.mesh.v1"
 _FARTHEST_M = 1e5
-"""A coordinate beyond this is a mistake of units: float32 could not tell millimetres apart there."""
+"""A larger coordinate means a wrong unit: float32 could not distinguish millimetres there."""
 
 
 class TriangleMesh:
-    """Checked when made; triangles without area are dropped and counted. Nothing in it changes afterwards."""
+    """The constructor checks everything, and drops and counts triangles without area. A mesh never changes."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class TriangleMesh:
         *,
         name: str = "mesh",
     ) -> None:
-        """`sem_id` and `inst_id` are per face, -1 where there is none."""
+        """`sem_id` and `inst_id` have one value per face; -1 means none."""
         self.name = name
         self.vertices = _checked_vertices(vertices, name)
         corners = _checked_faces(faces, len(self.vertices), name)
@@ -49,7 +49,7 @@ class TriangleMesh:
 
     @cached_property
     def sha256(self) -> str:
-        """Of the content: vertices, faces and ids, as little-endian bytes."""
+        """Digest of vertices, faces and ids, as little-endian bytes."""
         parts = (self.vertices, self.faces, self.sem_id, self.inst_id)
         sums = [
             hashlib.sha256(part.astype(part.dtype.newbyteorder("<")).tobytes()).digest()
@@ -68,7 +68,7 @@ class TriangleMesh:
 
     @cached_property
     def normals(self) -> NDArray[np.float32]:
-        """[F, 3], of length 1."""
+        """[F, 3]: unit normals."""
         a, b, c = (self.triangles[:, k].astype(np.float64) for k in range(3))
         crossed = np.cross(b - a, c - a)
         unit = crossed / np.linalg.norm(crossed, axis=1, keepdims=True)
@@ -76,12 +76,12 @@ class TriangleMesh:
 
     @cached_property
     def bounds(self) -> NDArray[np.float64]:
-        """[2, 3]: least and greatest corner of what the faces span."""
+        """[2, 3]: lower and upper corner of the box around all faces."""
         used = self.vertices[self.faces.ravel()]
         return np.array([used.min(axis=0), used.max(axis=0)], np.float64)
 
     def part(self, kept: NDArray[np.bool_]) -> TriangleMesh:
-        """The faces where `kept` is true, with the vertices they use."""
+        """A mesh of the faces where `kept` is true, with only the vertices they use."""
         faces = self.faces[kept]
         if not len(faces):
             raise InvalidMesh(record=self.name, detail="no face is left")

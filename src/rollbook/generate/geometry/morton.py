@@ -1,4 +1,4 @@
-"""Morton order: points in one line so that neighbours in the line are neighbours in space."""
+"""Morton order sorts points along one line, so that neighbours on the line are neighbours in space."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _BITS = 16
-"""Per axis: 65536 cells along the longest side."""
+"""Bits per axis: 65536 cells along the longest side."""
 
 
 def morton_order(points: NDArray[np.float32]) -> NDArray[np.intp]:
-    """The order of finite points [n, 3]; points of one cell keep the order they came in."""
+    """Indices that sort finite points [n, 3]. Points of one cell keep their order."""
     if not len(points):
         return np.zeros(0, np.intp)
     low = points.min(axis=0).astype(np.float64)
@@ -22,7 +22,7 @@ def morton_order(points: NDArray[np.float32]) -> NDArray[np.intp]:
 
 
 def _spread(cell: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Two empty bits after every bit."""
+    """Inserts two zero bits after every bit."""
     spread = cell
     for shift, mask in (
         (16, 0xFF0000FF),

@@ -1,6 +1,6 @@
-"""Poses as columns: [N, 12] = 9 row-major rotation values and 3 of translation, world from camera.
+"""Poses as columns: [N, 12] = 9 row-major rotation values and 3 translation values, world from camera.
 
-A camera looks along its +z, x to the right, y down; the world's up is +Z. Everything is computed in float64.
+A camera looks along its +z; its x points right and its y down. The world's up is +Z. All results are float64.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def centres(poses: ArrayLike) -> Array:
 
 
 def forwards(poses: ArrayLike) -> Array:
-    """Where each looks, [..., 3]."""
+    """[..., 3]: view directions."""
     return rotations(poses)[..., :, 2]
 
 
 def poses_of(rotation: ArrayLike, centre: ArrayLike) -> Array:
-    """[..., 12] from [..., 3, 3] and [..., 3]."""
+    """[..., 12] from rotations [..., 3, 3] and centres [..., 3]."""
     turned, placed = np.asarray(rotation, np.float64), np.asarray(centre, np.float64)
     flat = turned.reshape(*turned.shape[:-2], 9)
     lead = np.broadcast_shapes(flat.shape[:-1], placed.shape[:-1])
@@ -43,7 +43,7 @@ def poses_of(rotation: ArrayLike, centre: ArrayLike) -> Array:
 
 
 def compose(first: ArrayLike, second: ArrayLike) -> Array:
-    """`first` after `second`: world from a, a from b, gives world from b."""
+    """Applies `second`, then `first`: world-from-a and a-from-b give world-from-b."""
     turn = rotations(first)
     return poses_of(
         turn @ rotations(second), (turn @ centres(second)[..., None])[..., 0] + centres(first)
@@ -56,12 +56,12 @@ def inverse(poses: ArrayLike) -> Array:
 
 
 def moved(pose: ArrayLike, points: ArrayLike) -> Array:
-    """Points [..., 3] carried by one pose [12]."""
+    """Points [..., 3] transformed by one pose [12]."""
     return np.asarray(points, np.float64) @ rotations(pose).T + centres(pose)
 
 
 def look_at(eyes: ArrayLike, at: ArrayLike) -> Array:
-    """Level cameras at `eyes` that look at `at`; straight up or down, turned as one that heads along +x would be."""
+    """Level cameras at `eyes` that look at `at`. Cameras that look straight up or down head along +x."""
     eye = np.asarray(eyes, np.float64)
     return poses_of(looking_along(np.asarray(at, np.float64) - eye), eye)
 
@@ -70,7 +70,7 @@ def looking_along(directions: ArrayLike) -> Array:
     """Rotations [..., 3, 3] of level cameras that look along these directions."""
     given = np.asarray(directions, np.float64)
     length = np.linalg.norm(given, axis=-1, keepdims=True)
-    # neither an endless direction nor one of length 0 has a rotation: NaN
+    # a direction of infinite or zero length has no rotation: NaN
     with np.errstate(invalid="ignore"):
         forward = np.divide(given, length, out=np.full_like(given, np.nan), where=length > 0)
     right = np.cross(forward, UP)
@@ -82,7 +82,7 @@ def looking_along(directions: ArrayLike) -> Array:
 
 
 def headings(poses: ArrayLike) -> Array:
-    """Angle of the view direction about +Z, radians from +x, [...]."""
+    """[...]: angle of the view direction about +Z, in radians from +x."""
     forward = forwards(poses)
     return np.asarray(np.arctan2(forward[..., 1], forward[..., 0]))
 
@@ -90,12 +90,12 @@ def headings(poses: ArrayLike) -> Array:
 def wrapped(angles: ArrayLike) -> Array:
     """Angles in (-pi, pi]."""
     turned = np.pi - np.mod(np.pi - np.asarray(angles, np.float64), 2 * np.pi)
-    # a remainder just below a full turn is rounded up to it
+    # a remainder just below a full turn may be rounded up to the full turn
     return np.where(turned <= -np.pi, np.pi, turned)
 
 
 def are_rigid(poses: ArrayLike, tolerance: float = 1e-4) -> NDArray[np.bool_]:
-    """Which are finite, with a proper rotation."""
+    """Which poses are finite and have a proper rotation."""
     turned = rotations(poses)
     with np.errstate(invalid="ignore", over="ignore"):
         square = np.abs(turned @ np.swapaxes(turned, -1, -2) - np.eye(3)).max(axis=(-1, -2))

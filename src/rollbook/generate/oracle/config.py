@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from rollbook.errors import ConfigurationError
+from rollbook.generate.config_checks import expect
 from rollbook.generate.geometry.camera import Camera
 
 
@@ -43,34 +43,27 @@ class OracleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Of the samples."""
 
     def __post_init__(self) -> None:
-        if self.metric not in ("area", "face_sq"):
-            raise _wrong("metric", self.metric, "area or face_sq")
-        if self.root_points not in ("semidense", "rendered_prefix"):
-            raise _wrong("root_points", self.root_points, "semidense or rendered_prefix")
+        expect(self, "metric", self.metric in ("area", "face_sq"), "area or face_sq")
+        known = self.root_points in ("semidense", "rendered_prefix")
+        expect(self, "root_points", known, "semidense or rendered_prefix")
         for name in (
-            "scene_samples",
-            "target_samples",
-            "render_size_px",
-            "backprojection_stride",
-            "min_current_target_points",
+            *("scene_samples", "target_samples", "render_size_px"),
+            *("backprojection_stride", "min_current_target_points"),
         ):
-            if getattr(self, name) < 1:
-                raise _wrong(name, getattr(self, name), "at least 1")
-        if not 0 < self.coverage_radius_m < math.inf:
-            raise _wrong("coverage_radius_m", self.coverage_radius_m, "a length above 0")
-        if (
-            self.truncation_m is not None
-            and not self.coverage_radius_m < self.truncation_m < math.inf
-        ):
-            raise _wrong("truncation_m", self.truncation_m, "a length above coverage_radius_m")
-        if not 0 <= self.target_crop_margin_m < math.inf:
-            raise _wrong("target_crop_margin_m", self.target_crop_margin_m, "a length, 0 or more")
-        if not 0 < self.field_of_view_deg < 180:
-            raise _wrong("field_of_view_deg", self.field_of_view_deg, "between 0 and 180")
-        if not 0 < self.near_m < self.far_m < math.inf:
-            raise _wrong("near_m", self.near_m, f"above 0 and below far_m, which is {self.far_m}")
-        if self.seed < 0:
-            raise _wrong("seed", self.seed, "0 or more")
+            expect(self, name, getattr(self, name) >= 1, "at least 1")
+        radius, limit, margin = (
+            self.coverage_radius_m,
+            self.truncation_m,
+            self.target_crop_margin_m,
+        )
+        expect(self, "coverage_radius_m", 0 < radius < math.inf, "a length above 0")
+        fits = limit is None or radius < limit < math.inf
+        expect(self, "truncation_m", fits, "a length above coverage_radius_m")
+        expect(self, "target_crop_margin_m", 0 <= margin < math.inf, "a length, 0 or more")
+        expect(self, "field_of_view_deg", 0 < self.field_of_view_deg < 180, "between 0 and 180")
+        fits = 0 < self.near_m < self.far_m < math.inf
+        expect(self, "near_m", fits, f"above 0 and below far_m, which is {self.far_m}")
+        expect(self, "seed", self.seed >= 0, "0 or more")
 
     @property
     def camera(self) -> Camera:
@@ -78,7 +71,3 @@ class OracleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return Camera.square(
             self.render_size_px, self.field_of_view_deg, near_m=self.near_m, far_m=self.far_m
         )
-
-
-def _wrong(field: str, value: object, expected: str) -> ConfigurationError:
-    return ConfigurationError(message=f"OracleConfig.{field} is {value}, expected {expected}")

@@ -1,7 +1,7 @@
-"""Bvh: a tree of boxes over triangles, for two questions: what does a ray hit first, and how far is the surface.
+"""Bvh: a tree of boxes over triangles. It finds the first hit of a ray and the exact distance to the surface.
 
-Our own ray caster where Embree has no wheel, and the exact distance to the surface everywhere. Boxes are tested in
-float32, on the safe side; triangles in float64, so that a ray through a shared edge does not slip between two of them.
+It casts rays on machines for which Embree has no wheel, and measures distances everywhere. Boxes are tested in float32
+with a safety margin. Triangles are tested in float64, so that a ray through a shared edge cannot pass between the two.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ Ints = NDArray[np.int32]
 Tree = tuple[Floats, Ints, Ints, Floats]
 """Boxes of the nodes, links and counts of their children, corners of the triangles."""
 Number = Any
-"""A float of the width it is given in: compiled code keeps float32 and float64 apart, Python's types do not."""
+"""A float32 or float64: compiled code distinguishes them, Python's types do not."""
 Triple = tuple[Number, Number, Number]
 
 _CELLS = 32
-"""Per axis; all of them together are told apart by 16 bits, which numpy sorts in linear time."""
+"""Cells per axis. The number of a cell fits into 16 bits, which numpy sorts in linear time."""
 
 _FARTHEST_CORNER = 1e15
-"""Squares of what is larger would leave float32."""
+"""The squares of larger coordinates do not fit into float32."""
 _ZERO = np.float32(0)
 _FARTHEST = np.float32(3e38)
-"""Stands for "never": no ray is followed farther."""
+"""Means "no hit": no ray is followed farther."""
 _SHORTEST, _LONGEST = np.float32(1e-18), np.float32(1e18)
-"""Of a direction's greatest part: what is not between them is no direction."""
+"""Limits of the largest component of a direction; other directions are ignored."""
 _SAFE = np.float32(1 + 2e-6)
-"""More than what rounding can do to the entry into a box, or to the distance from it."""
+"""Factor larger than any rounding error of the distance to a box."""
 _EDGE = 1e-9
-"""How far beside a triangle, as a share of it, still counts as its edge."""
+"""A hit this far outside of a triangle, as a share of its size, still counts as a hit on its edge."""
 
 
 class Bvh:
-    """Built once, never changed; questions may be asked from several threads at a time."""
+    """Built once and never changed. Several threads may query it at a time."""
 
     def __init__(self, triangles: Floats) -> None:
-        """float32[F, 3, 3], none without area, as TriangleMesh gives them; a face is a row of it."""
+        """`triangles` are float32[F, 3, 3] as TriangleMesh gives them, each with an area above 0."""
         given = np.ascontiguousarray(triangles, np.float32)
         if given.ndim != 3 or given.shape[1:] != (3, 3) or not len(given):
             detail = f"triangles are {list(given.shape)}, expected [F, 3, 3], at least one"
@@ -60,10 +60,10 @@ class Bvh:
         self._cells_per_m = _CELLS / max(float((high.max(axis=0) - self._low).max()), 1e-30)
 
     def cast(self, origins: ArrayLike, directions: ArrayLike) -> tuple[Floats, Ints]:
-        """Where each ray first meets a triangle, from either side: its parameter and the face; inf and -1 for nowhere.
+        """First hit of each ray on either side of a triangle: its parameter and the face; inf and -1 for no hit.
 
-        The parameter counts in lengths of the direction and is above 0. A ray that is not finite, or has no direction,
-        meets nothing.
+        The parameter is in lengths of the direction and above 0. A ray that is not finite or has no direction hits
+        nothing.
         """
         starts, along = ray_columns(origins, directions)
         t, face = np.full(len(starts), np.inf, np.float32), np.empty(len(starts), np.int32)
@@ -73,12 +73,12 @@ class Bvh:
     def trace(
         self, origins: Floats, directions: Floats, t: Floats, face: Ints | None = None
     ) -> None:
-        """`cast` into given arrays. `t` comes in as how far to look, and is left so where nothing is met."""
+        """`cast` into given arrays. `t` holds the greatest distance to search, and stays unchanged without a hit."""
         found = np.empty(len(t), np.int32) if face is None else face
         _trace(self._tree, self._faces, self._most_waiting, origins, directions, t, found)
 
     def distance(self, points: ArrayLike, bound: float = math.inf) -> Floats:
-        """From each point to the nearest place on a triangle, at most `bound`; NaN where a point is NaN."""
+        """Distance of each point to the nearest triangle, at most `bound`; NaN where a point is NaN."""
         if not bound >= 0:
             raise InvalidValue(
                 record="distance", field="bound", value=str(bound), expected="at least 0"
@@ -92,7 +92,7 @@ class Bvh:
         return found
 
     def _cell_order(self, places: Floats) -> NDArray[np.intp]:
-        """Points that are close to each other ask for the same nodes, and are done soonest one after the other."""
+        """Sorts points by cell: neighbouring points visit the same nodes, which are then still in the cache."""
         with np.errstate(over="ignore", invalid="ignore"):
             cells = (places - self._low) * np.float32(self._cells_per_m)
         x, y, z = np.fmax(np.fmin(cells, _CELLS - 1), 0).astype(np.uint16).T
@@ -100,7 +100,7 @@ class Bvh:
 
 
 def rows_of_three(values: ArrayLike, name: str) -> Floats:
-    """float32[n, 3], contiguous and writeable: other arrays would have the kernels compiled again for them."""
+    """float32[n, 3], contiguous and writeable: for other arrays numba would compile the kernels again."""
     given = np.asarray(values)
     if given.ndim != 2 or given.shape[1] != 3 or given.dtype.kind not in "fiu":
         raise InvalidValue(
@@ -109,12 +109,12 @@ def rows_of_three(values: ArrayLike, name: str) -> Floats:
             value=f"{given.dtype}{list(given.shape)}",
             expected="numbers [n, 3]",
         )
-    with np.errstate(over="ignore"):  # beyond float32 is as good as infinite
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite
         return np.require(given, np.float32, ("C", "W"))
 
 
 def ray_columns(origins: ArrayLike, directions: ArrayLike) -> tuple[Floats, Floats]:
-    """As many origins as directions."""
+    """Origins and directions as float32 columns of equal length."""
     starts, along = rows_of_three(origins, "origins"), rows_of_three(directions, "directions")
     if len(starts) != len(along):
         raise InvalidValue(
@@ -157,7 +157,7 @@ def _trace(
 
 @inlined
 def _is_ray(origin: Triple, along: Triple) -> bool:
-    """A sum is finite only where all of it is."""
+    """Checks all values at once: a sum is finite only if every term is."""
     finite = math.isfinite(origin[0] + origin[1] + origin[2] + along[0] + along[1] + along[2])
     return finite and _SHORTEST < max(abs(along[0]), abs(along[1]), abs(along[2])) < _LONGEST
 
@@ -198,7 +198,7 @@ def _first_hit(
 
 @inlined
 def _inverse(value: Number) -> Number:
-    """Never infinite, so that a ray along the side of a box gives no 0 * inf."""
+    """1 / value, but never infinite: a ray along the side of a box must not give 0 * inf."""
     if abs(value) > np.float32(1e-37):
         return np.float32(1) / value
     return np.float32(1e37) if value >= 0 else np.float32(-1e37)
@@ -208,10 +208,10 @@ def _inverse(value: Number) -> Number:
 def _enter_children(
     boxes: Floats, node: int, origin: Triple, inverse: Triple, limit: Number, near: Floats
 ) -> None:
-    """Where the ray enters each box of a node; far off where it does not, or only beyond the limit."""
+    """Parameter at which the ray enters each box of a node; _FARTHEST if it does not enter within the limit."""
     ox, oy, oz = origin
     ix, iy, iz = inverse
-    # the sides a ray of this direction comes in by, and those it goes out by
+    # the sides through which a ray of this direction enters and leaves
     x0, y0, z0 = 0 if ix > 0 else 3, 1 if iy > 0 else 4, 2 if iz > 0 else 5
     x1, y1, z1 = 3 - x0, 5 - y0, 7 - z0
     for k in range(WIDTH):
@@ -232,7 +232,7 @@ def _enter_children(
 
 @inlined
 def _push_in_order(near: Floats, node: int, waiting: Ints, entered: Floats, held: int) -> int:
-    """The children a ray enters, the first one on top; how many wait then."""
+    """Pushes the children that a ray enters, the nearest on top; returns the number of waiting entries."""
     floor = held
     for k in range(WIDTH):
         if near[k] < _FARTHEST:
@@ -247,7 +247,7 @@ def _push_in_order(near: Floats, node: int, waiting: Ints, entered: Floats, held
 
 @inlined
 def _meets(corners: Floats, place: int, origin: Triple, along: Triple) -> Number:
-    """The parameter at which a ray meets a triangle (Möller and Trumbore), -1 where it does not."""
+    """Parameter at which a ray hits a triangle (Möller and Trumbore); -1 for no hit."""
     (ax, ay, az), (ux, uy, uz), (vx, vy, vz) = _corner_and_edges(corners, place)
     dx, dy, dz = along
     px, py, pz = dy * vz - dz * vy, dz * vx - dx * vz, dx * vy - dy * vx
@@ -268,7 +268,7 @@ def _meets(corners: Floats, place: int, origin: Triple, along: Triple) -> Number
 
 @inlined
 def _corner_and_edges(corners: Floats, place: int) -> tuple[Triple, Triple, Triple]:
-    """In float64, like all that is computed from them: the differences are exact there."""
+    """One corner and two edges in float64, where the differences are exact."""
     x, y, z = (
         np.float64(corners[place, 0]),
         np.float64(corners[place, 1]),
@@ -294,7 +294,7 @@ def _distance(tree: Tree, most_waiting: int, points: Floats, bound: float, found
     for row in range(len(points)):
         point = points[row, 0], points[row, 1], points[row, 2]
         if math.isfinite(point[0] + point[1] + point[2]):
-            # what was nearest to the last point is a good first guess
+            # the triangle nearest to the last point is a good first guess
             square, nearest = _nearest(
                 boxes, links, counts, corners, point, bound * bound, nearest, waiting, least, near
             )
@@ -317,9 +317,9 @@ def _nearest(
     least: Floats,
     near: Floats,
 ) -> tuple[Number, int]:
-    """The least squared distance and the triangle it belongs to, or `most` and the guess."""
+    """The least squared distance and its triangle, or `most` and the guess."""
     best, nearest = min(most, _square_to(corners, guess, point)), guess
-    # finite, so that what is infinitely far, like a child that is not there, stays out of it
+    # a finite limit excludes children that do not exist: those are infinitely far
     limit = min(np.float32(best) * _SAFE, _FARTHEST)
     node, count, held = 0, 0, 0
     while True:
@@ -341,7 +341,7 @@ def _nearest(
 
 @inlined
 def _approach_children(boxes: Floats, node: int, point: Triple, near: Floats) -> None:
-    """The squared distance to each box of a node; what is not there is infinitely far."""
+    """Squared distance to each box of a node; a missing child is infinitely far."""
     x, y, z = point
     for k in range(WIDTH):
         gx = max(max(boxes[node, 0, k] - x, x - boxes[node, 3, k]), _ZERO)
@@ -354,9 +354,9 @@ def _approach_children(boxes: Floats, node: int, point: Triple, near: Floats) ->
 def _push_closest(
     near: Floats, limit: Number, node: int, waiting: Ints, least: Floats, held: int
 ) -> int:
-    """The children within the limit, the closest on top; how many wait then.
+    """Pushes the children within the limit, the closest on top; returns the number of waiting entries.
 
-    The others stay as they come: after the closest, most of them are out of the question.
+    The others are not sorted: after a visit to the closest, most of them are beyond the limit.
     """
     first, closest = -1, np.float32(np.inf)
     for k in range(WIDTH):
@@ -374,10 +374,10 @@ def _push_closest(
 
 @inlined
 def _square_to(corners: Floats, place: int, point: Triple) -> Number:
-    """The squared distance to a triangle: to the corner, the edge or the inside that the point lies before."""
+    """Squared distance to a triangle: to its nearest corner, edge or inner point."""
     (ax, ay, az), (ux, uy, uz), (vx, vy, vz) = _corner_and_edges(corners, place)
     px, py, pz = point[0] - ax, point[1] - ay, point[2] - az
-    # how far along both edges, seen from each of the three corners
+    # position along both edges, from each of the three corners
     au, av = ux * px + uy * py + uz * pz, vx * px + vy * py + vz * pz
     if au <= 0 and av <= 0:
         return px * px + py * py + pz * pz

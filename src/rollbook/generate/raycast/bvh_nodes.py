@@ -1,6 +1,6 @@
-"""The nodes of a bounding volume hierarchy, as columns, and how they are built.
+"""Builds the nodes of a bounding volume hierarchy as columns.
 
-A node holds the boxes of up to sixteen children side by side, which is what the compiler needs to test them as vectors.
+A node holds the boxes of up to sixteen children side by side, so that the compiler can test them as vectors.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
 WIDTH = 16
-"""Children of a node. LLVM makes vectors of a loop over them only from sixteen turns on."""
+"""Most children of a node. LLVM vectorises a loop over them only from sixteen turns on."""
 _LEAF = 4
-"""Triangles of a leaf, at most."""
+"""Most triangles of a leaf."""
 _BINS = 16
-"""Places per axis at which a split is considered."""
+"""Bins per axis; splits are tried between them."""
 
 
 @compiled
 def build_nodes(low: Floats, high: Floats) -> tuple[Floats, Ints, Ints, Ints, int]:
-    """From the boxes of the triangles [F, 3]: of each node the children's boxes [N, 6, 16]; of each child [N * 16] a
-    node, or for a leaf its first triangle, and how many it has; the faces in the order of the leaves; the levels.
+    """Builds the tree from the lower and upper corners [F, 3] of the triangles.
+
+    Returns the boxes of the children of each node [N, 6, 16]; for each child [N * 16] its node, or for a leaf its first
+    triangle; the number of triangles of each leaf; the faces in the order of the leaves; and the number of levels.
     """
     faces = np.arange(len(low)).astype(np.int32)
     centre = (low + high) * np.float32(0.5)
-    # a node either has sixteen children, or is all leaves and has more triangles than fit into one
+    # a node has sixteen children, or only leaves that together hold more triangles than one leaf can
     most = len(low) // 3 + 2
     boxes = np.empty((most, 6, WIDTH), np.float32)
     links, counts = np.zeros((most, WIDTH), np.int32), np.zeros((most, WIDTH), np.int32)
@@ -44,7 +46,7 @@ def build_nodes(low: Floats, high: Floats) -> tuple[Floats, Ints, Ints, Ints, in
         children = _divide(low, high, centre, faces, child_start, child_end, child_box)
         for k in range(WIDTH):
             for side in range(6):
-                # what is not there begins behind its own end: nothing enters it, nothing is near it
+                # the box of a missing child is inverted: no ray enters it and no point is near it
                 nowhere = np.inf if side < 3 else -np.inf
                 boxes[node, side, k] = child_box[k, side] if k < children else nowhere
             if k >= children:
@@ -71,7 +73,7 @@ def _divide(
     child_end: NDArray[np.int64],
     child_box: Floats,
 ) -> int:
-    """Splits the first child, then always the one with the largest surface; how many there are in the end."""
+    """Splits the first child, then always the child with the largest surface; returns the number of children."""
     _surround(low, high, faces, child_start[0], child_end[0], child_box[0])
     children = 1
     while children < WIDTH:
@@ -118,7 +120,7 @@ def _half_area(box: Floats) -> Any:
 
 @compiled
 def _split(low: Floats, high: Floats, centre: Floats, faces: Ints, start: int, end: int) -> int:
-    """Orders a range into two parts that are cheap to visit (surface area heuristic); where the second starts."""
+    """Partitions a range into two parts by the surface area heuristic; returns the start of the second part."""
     spread = np.empty(6, np.float32)
     _surround(centre, centre, faces, start, end, spread)
     best_cost, best_axis, best_bin = np.inf, -1, 0
@@ -127,7 +129,7 @@ def _split(low: Floats, high: Floats, centre: Floats, faces: Ints, start: int, e
         if cost < best_cost:
             best_cost, best_axis, best_bin = cost, axis, last
     if best_axis < 0:
-        # the centres cannot be told apart: any halves will do
+        # all centres are equal: split in the middle
         return (start + end) // 2
     left, right = start, end - 1
     while left <= right:
@@ -156,7 +158,7 @@ def _best_cut(
     axis: int,
     spread: Floats,
 ) -> tuple[float, int]:
-    """The least cost of a cut across this axis, and the bin it comes after; infinite where one side would be empty."""
+    """The least cost of a cut across this axis and the bin before the cut; infinite if one side would be empty."""
     best, best_bin = np.inf, 0
     if not spread[3 + axis] > spread[axis]:
         return best, best_bin

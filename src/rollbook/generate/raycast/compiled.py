@@ -1,7 +1,7 @@
-"""`compiled`: functions turned into machine code by numba, kept on disk, run without the interpreter's lock.
+"""Decorators that compile functions with numba, cache the machine code on disk and release the interpreter lock.
 
-No fast math: a sum comes out the same on every run, whatever the number of threads. Threads are Python threads over
-independent work, so compiled code is never parallel inside.
+Fast math is off, so a sum is the same on every run and for every number of threads. Parallel work runs on Python
+threads over independent parts; a compiled function itself never starts threads.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """The same function, compiled when it is first called; later processes load what was compiled."""
+    """Compiles the function at its first call. Later processes load the machine code from disk."""
     return cast(F, _numba().njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
 def inlined(function: F) -> F:
-    """For a small function called from compiled ones: costs no call there."""
+    """For a small function that compiled functions call: its code is inserted there."""
     return cast(
         F, _numba().njit(cache=True, nogil=True, error_model="numpy", inline="always")(function)
     )
 
 
 @contextmanager
-def telling(say: Callable[[str], None]) -> Iterator[None]:
-    """Calls `say` with the name of every function that has to be compiled, so that a first run is not a silent one."""
+def report_compilation(say: Callable[[str], None]) -> Iterator[None]:
+    """Calls `say` with the name of every function that is compiled, so that a slow first run explains itself."""
     event = _numba().core.event
 
-    class Told(event.Listener):  # type: ignore[name-defined, misc]
+    class Reporter(event.Listener):  # type: ignore[name-defined, misc]
         def on_start(self, event: Any) -> None:
             function = event.data["dispatcher"].py_func
-            if function.__module__.startswith("rollbook."):  # not what numba compiles for itself
+            if function.__module__.startswith("rollbook."):  # numba also compiles its own functions
                 say(function.__name__.strip("_").replace("_", " "))
 
         def on_end(self, event: Any) -> None:
             pass
 
-    with event.install_listener("numba:compile", Told()):
+    with event.install_listener("numba:compile", Reporter()):
         yield
 
 
@@ -56,13 +56,13 @@ def _numba() -> Any:
         raise ConfigurationError(message=message) from error
     settings: Any = numba.config
     if not os.access(os.path.dirname(__file__), os.W_OK) and not settings.CACHE_DIR:
-        # installed where nobody may write: without a place of its own every process compiles again
+        # the package folder is read-only: without a cache folder every process would compile again
         settings.CACHE_DIR = _cache_folder()
     return numba
 
 
 def _cache_folder() -> str:
-    """Compiled code is run as it is found, so only from a folder that nobody else can have put it in."""
+    """Cached machine code is executed unchecked, so the folder must be one that only this user can write to."""
     folder = os.path.join(tempfile.gettempdir(), f"rollbook-numba-{os.getuid()}")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     found = os.lstat(folder)

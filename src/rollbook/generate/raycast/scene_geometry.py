@@ -1,4 +1,4 @@
-"""SceneGeometry: a mesh made ready for questions. Rays by Embree or by our own hierarchy, distances always by ours."""
+"""SceneGeometry: a mesh prepared for queries. Embree or our Bvh casts rays; distances always come from Bvh."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ Ints = NDArray[np.int32]
 Backend = Literal["auto", "embree", "bvh"]
 
 _FEWEST = 4096
-"""Rays or points worth a thread of their own."""
+"""Fewest rays or points for which another thread pays off."""
 _PARTS = 4
-"""Per thread, so that one that meets hard work does not keep the others waiting."""
+"""Parts per thread, so that a slow part does not keep the other threads waiting."""
 
 
 class RayTracer(Protocol):
-    """What a backend has to do; tests/generate/raycast/test_raycast.py says it in full."""
+    """What a backend must do. tests/generate/raycast/test_raycast.py specifies it in full."""
 
     def trace(
         self, origins: Floats, directions: Floats, t: Floats, face: Ints | None = None
     ) -> None:
-        """`t` comes in as how far to look and goes out as where a ray is stopped; `face` is -1 where it is not."""
+        """`t` holds the greatest distance to search, and is overwritten where a ray hits. `face` is -1 elsewhere."""
 
 
 class SceneGeometry:
-    """Answers do not depend on the number of threads. They may be asked for from several threads as well."""
+    """Results do not depend on the number of threads. Several threads may query one geometry."""
 
     def __init__(self, mesh: TriangleMesh, *, backend: Backend = "auto", threads: int = 1) -> None:
         if threads < 1:
@@ -50,7 +50,7 @@ class SceneGeometry:
 
     @staticmethod
     def resolved_backend(backend: Backend) -> Literal["embree", "bvh"]:
-        """What will be used here: `auto` is Embree where its package can be imported."""
+        """The backend that is used on this machine: `auto` is Embree if embreex can be imported."""
         if backend not in ("auto", "embree", "bvh"):
             raise ConfigurationError(
                 message=f"renderer is {backend!r}, expected auto, embree or bvh"
@@ -63,7 +63,7 @@ class SceneGeometry:
             if backend == "embree":
                 message = (
                     "renderer embree needs embreex, which has no wheel for some machines: pip install "
-                    f"'embreex>=4.4', or take renderer bvh, which gives the same images ({error})"
+                    f"'embreex>=4.4', or use renderer bvh, which gives the same images ({error})"
                 )
                 raise ConfigurationError(message=message) from error
             return "bvh"
@@ -71,15 +71,15 @@ class SceneGeometry:
 
     @cached_property
     def _bvh(self) -> Bvh:
-        """Made when first needed: who only renders with Embree does without."""
+        """Built at the first use: rendering with Embree does not need it."""
         return Bvh(self.mesh.triangles)
 
     # ---------------------------------------------------------------------------------------- rays
 
     def cast(self, origins: ArrayLike, directions: ArrayLike) -> tuple[Floats, Ints]:
-        """How far each ray goes, in lengths of its direction, and the face that stops it; inf and -1 for none.
+        """Distance of the first hit of each ray, in lengths of its direction, and the face; inf and -1 for no hit.
 
-        Both sides of a face stop a ray. One that is not finite, or has no direction, meets nothing.
+        Both sides of a face stop a ray. A ray that is not finite or has no direction hits nothing.
         """
         starts, along = ray_columns(origins, directions)
         t, face = np.full(len(starts), np.inf, np.float32), np.empty(len(starts), np.int32)
@@ -95,14 +95,14 @@ class SceneGeometry:
         self._in_parts(len(t), _FEWEST, part)
 
     def depth(self, poses: ArrayLike, camera: Camera) -> Floats:
-        """[N, H, W]: depth along z; 0 where nothing is hit between near and far.
+        """[N, H, W]: depth along z; 0 where the first hit is not between near and far.
 
-        What is nearer than `near_m` is not looked through: a camera inside of something sees nothing there.
+        A surface nearer than `near_m` still hides what is behind it: a camera inside an object sees nothing.
         """
         return self._images(poses, camera, None)
 
     def depth_and_faces(self, poses: ArrayLike, camera: Camera) -> tuple[Floats, Ints]:
-        """The same, and the face in every pixel; -1 where the depth is 0."""
+        """Depth, and the face in every pixel; -1 where the depth is 0."""
         faces = np.empty((len(np.asarray(poses)), camera.height, camera.width), np.int32)
         return self._images(poses, camera, faces), faces
 
@@ -112,7 +112,7 @@ class SceneGeometry:
         rays = camera.rays()
         columns, rows = rays[: camera.width, 0].copy(), rays[:: camera.width, 1].copy()
         near, far = np.float32(camera.near_m), np.float32(camera.far_m)
-        # looks just beyond the far plane, so that a ray that stops there is told from one that was stopped on it
+        # rays end just beyond the far plane, so that a ray without a hit differs from one that hits the plane
         depth = np.full((len(placed), *size), np.nextafter(far, np.float32(np.inf)), np.float32)
 
         def render(start: int, end: int) -> None:
@@ -130,7 +130,7 @@ class SceneGeometry:
         return depth
 
     def path_hits(self, start: ArrayLike, ends: ArrayLike) -> NDArray[np.bool_]:
-        """Which straight ways lead through a face, [N]; one to an end that is not finite does not."""
+        """[N]: which straight paths cross a face. A path to an end that is not finite crosses none."""
         here, there = _way(start, ends)
         with np.errstate(invalid="ignore"):
             rays = ray_columns(np.broadcast_to(here, there.shape), there - here)
@@ -141,7 +141,7 @@ class SceneGeometry:
     # ----------------------------------------------------------------------------------- distances
 
     def distance(self, points: ArrayLike, bound: float = math.inf) -> Floats:
-        """Of points [n, 3] to the nearest place on a face, at most `bound`; NaN where a point is NaN."""
+        """Distance of points [n, 3] to the nearest surface, at most `bound`; NaN where a point is NaN."""
         places = rows_of_three(points, "points")
         found = np.empty(len(places), np.float32)
 
@@ -154,9 +154,9 @@ class SceneGeometry:
     def path_clearance(
         self, start: ArrayLike, ends: ArrayLike, samples: int, bound: float
     ) -> Floats:
-        """The least distance at evenly spaced points of each straight way, its end among them; [N].
+        """[N]: least distance to a surface at evenly spaced points of each straight path, its end included.
 
-        The start is not: one is there already, whatever is close to it.
+        The start is excluded: the actor is already there, whatever is close to it.
         """
         if samples < 1:
             raise InvalidValue(
@@ -179,14 +179,14 @@ class SceneGeometry:
             return
         edges = [count * k // parts for k in range(parts + 1)]
         with ThreadPoolExecutor(self.threads) as pool:
-            # a list, so that what was raised in a thread is raised here
+            # list() raises here what was raised in a thread
             list(pool.map(work, edges[:-1], edges[1:]))
 
 
 class EmbreeRays:
-    """Embree, asked directly. It computes in float32 and lets other threads run meanwhile.
+    """Embree casts rays in float32 and releases the interpreter lock.
 
-    Its scenes are made robust: without that, every seventh ray aimed exactly at an edge between two faces goes through.
+    Its scenes are robust: otherwise one in seven rays aimed exactly at an edge between two faces passes through.
     """
 
     def __init__(self, mesh: TriangleMesh) -> None:
@@ -195,7 +195,7 @@ class EmbreeRays:
 
         self._scene: Any = EmbreeScene(robust=True)
         EmbreeMesh(self._scene, mesh.vertices, mesh.faces)
-        # the first question builds the hierarchy, and two threads must not both be first
+        # the first query builds the hierarchy, and two threads must not both build it
         self._scene.run(np.zeros((1, 3), np.float32), np.ones((1, 3), np.float32))
 
     def trace(
@@ -218,7 +218,7 @@ def _aim(
     origins: Floats,
     directions: Floats,
 ) -> None:
-    """Fills in the rays of one image, [H, W, 3] each. In numpy this took a tenth of the time of the image."""
+    """Fills in the rays of one image, [H, W, 3] each. numpy needed a tenth of the image's time for this."""
     for row in range(len(rows)):
         for axis in range(3):
             down = rows[row] * pose[3 * axis + 1] + pose[3 * axis + 2]
@@ -245,7 +245,7 @@ def _checked_poses(poses: ArrayLike) -> NDArray[np.float64]:
             record="poses",
             field=f"poses[{bad[0]}]",
             value=str(given[bad[0]].tolist()),
-            expected="finite numbers: there is no image from nowhere",
+            expected="finite numbers",
         )
     return given
 

@@ -1,13 +1,12 @@
-"""Sixteen numbers at once: the few vector steps that the distance kernels spend their time in.
+"""SIMD operations on sixteen numbers at once, for the inner loops of the distance kernels.
 
-Compilers do not find these loops by themselves (they unroll sixteen turns into scalars), so the vectors are spelled
-out; every processor gets them in the width it has. Nothing is fused or reordered: results are those of the same lines
-in plain arithmetic, bit for bit, on every machine. Kernels that were compiled and kept do not notice a change here:
-remove them (`__pycache__`) after one.
+LLVM unrolls loops of sixteen turns into scalars, so the vector instructions are written out here. LLVM maps them to the
+vector width of the processor. Nothing is fused or reordered: results equal plain arithmetic bit for bit on every
+machine. Cached kernels do not notice a change of this file: delete `__pycache__` after one.
 
-`points` is [3, 16]: x, y and z of sixteen points. `boxes` is [6, 16]: the least, then the greatest corners. `box` is
-[6]. All are float32. A missing point lies at infinity, an empty box runs from +inf to -inf: both are infinitely far
-from everything.
+`points` is [3, 16]: x, y and z of sixteen points. `boxes` is [6, 16]: lower corners, then upper corners. `box` is [6].
+All are float32. A missing point lies at infinity, and an empty box runs from +inf to -inf: both are infinitely far from
+everything.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ FLOAT32: Any = types.float32
 
 
 class Vector:
-    """Sixteen numbers in code that is being generated: arithmetic on it adds instructions."""
+    """Sixteen numbers in generated code. Arithmetic on a Vector emits instructions."""
 
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder, self.value = builder, value
 
     @classmethod
     def loaded(cls, builder: Any, pointer: Any, row: int = 0) -> Vector:
-        """Sixteen values from memory, the `row`-th such."""
+        """Loads the `row`-th sixteen values from memory."""
         kind = ir.VectorType(pointer.type.pointee, LANES)
         loaded = builder.load(
             builder.bitcast(_at(builder, pointer, LANES * row), kind.as_pointer())
@@ -48,7 +47,7 @@ class Vector:
 
     @classmethod
     def spread(cls, builder: Any, value: Any) -> Vector:
-        """One value in every lane."""
+        """Copies one value into every lane."""
         nothing = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
         first = builder.insert_element(nothing, value, _int(0))
         places = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
@@ -91,12 +90,12 @@ class Vector:
         return Vector(self.builder, self.builder.fptrunc(self.value, kind))
 
     def mask(self) -> Any:
-        """Of a comparison: one bit a lane, in an int64."""
+        """The result of a comparison as an int64 with one bit per lane."""
         bits = self.builder.bitcast(self.value, ir.IntType(LANES))
         return self.builder.zext(bits, ir.IntType(64))
 
     def best(self, better: Callable[[Vector, Vector], Vector]) -> Any:
-        """One value of all: halves are compared until one is left."""
+        """The best value of all lanes: halves are compared until one value is left."""
         held, width = self, LANES
         while width > 1:
             width //= 2
@@ -117,7 +116,7 @@ class Vector:
 
 
 def where(condition: Vector, one: Vector | float, other: Vector | float) -> Vector:
-    """Lane by lane: `one` where the condition holds, else `other`; so also where it compared a NaN."""
+    """Lane by lane: `one` where the condition holds, else `other`. A comparison with NaN does not hold."""
     builder = condition.builder
     like = one if isinstance(one, Vector) else other
     assert isinstance(like, Vector)
@@ -133,7 +132,7 @@ def greatest(one: Vector, other: Vector) -> Vector:
 
 
 def step(returned: Any, build: Callable[..., Any]) -> Any:
-    """An operation of three arguments for compiled code. `build` gets arrays as pointers to their first value."""
+    """Makes an operation of three arguments for compiled code. `build` gets arrays as pointers to their first value."""
 
     def typed(context: Any, first: Any, second: Any, third: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -170,7 +169,7 @@ def _squares(apart: Sequence[Vector]) -> Vector:
 
 
 def _between(low: list[Vector], high: list[Vector], box: Any) -> Vector:
-    """The squared distance of what spans from `low` to `high` and one box."""
+    """Squared distances between the boxes from `low` to `high` and one box."""
     builder = low[0].builder
     apart = []
     for axis in range(3):
@@ -215,17 +214,17 @@ def _add_least(builder: Any, one: Any, other: Any, sums: Any) -> Any:
 
 
 lower: Any = step(FLOAT32, _lower)
-"""(points, others, best[16]): best becomes the least of itself and the squared distances to sixteen others; the
-greatest of it is returned."""
+"""(points, others, best[16]): lowers each value of `best` to the least squared distance between its point and sixteen
+others, and returns the greatest value of `best`."""
 
 points_near: Any = step(types.int64, _points_near)
-"""(points, bounds[16], box): a bit for every point whose squared distance to the box is below its own bound."""
+"""(points, bounds[16], box): sets a bit for every point whose squared distance to the box is below its own bound."""
 
 points_within: Any = step(types.int64, _points_within)
-"""(points, bound, box): likewise, with one bound for all."""
+"""(points, bound, box): the same with one bound for all points."""
 
 boxes_near: Any = step(types.int64, _boxes_near)
-"""(boxes, bounds[16], box): likewise, for boxes."""
+"""(boxes, bounds[16], box): the same for boxes."""
 
 add_least: Any = step(types.int64, _add_least)
-"""(one[16], other[16], sums float64[16]): adds the lesser of each two values to its sum, returns how many those are."""
+"""(one[16], other[16], sums float64[16]): adds the lesser of each pair to its sum, and returns the number of pairs."""

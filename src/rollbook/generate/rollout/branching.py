@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollbook.errors import ConfigurationError
+from rollbook.generate.config_checks import invalid_setting
 
 
 class BranchSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,7 +32,7 @@ class BranchSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             _check_counts("stochastic_branch_factors", factors)
         if schedule is not None and factors is not None:
             expected = "left out where stochastic_branch_factors are given: one of them decides"
-            raise _wrong("branch_factor_schedule", schedule, expected)
+            raise invalid_setting("recipe.branch_factor_schedule", schedule, expected)
         if self.stochastic_branch_probabilities is not None:
             _check_weights(self.stochastic_branch_probabilities, factors)
 
@@ -61,7 +61,7 @@ def beam(
     whose score is not known never pushes out one whose score is.
     """
     if width is not None and width < 1:
-        raise _wrong("beam_width", width, "at least 1")
+        raise invalid_setting("recipe.beam_width", width, "at least 1")
     scores = np.asarray(cumulative_scores, np.float64)
     if width is None or len(scores) <= width:
         return np.arange(len(scores))
@@ -74,19 +74,19 @@ def beam(
 
 def _check_counts(field: str, counts: tuple[int, ...]) -> None:
     if not counts or min(counts) < 1:
-        raise _wrong(field, counts, "counts of at least 1")
+        raise invalid_setting(f"recipe.{field}", counts, "counts of at least 1")
 
 
 def _check_weights(weights: tuple[float, ...], factors: tuple[int, ...] | None) -> None:
     field = "stochastic_branch_probabilities"
     if factors is None:
-        raise _wrong(field, weights, "left out without stochastic_branch_factors")
+        raise invalid_setting(
+            f"recipe.{field}", weights, "left out without stochastic_branch_factors"
+        )
     if len(weights) != len(factors):
-        raise _wrong(field, weights, f"one for each of the {len(factors)} factors")
+        raise invalid_setting(
+            f"recipe.{field}", weights, f"one for each of the {len(factors)} factors"
+        )
     # a sum that is finite and above 0 also speaks for its terms: none of them is NaN or infinite
     if min(weights) < 0 or not 0 < sum(weights) < math.inf:
-        raise _wrong(field, weights, "weights from 0 up, not all 0")
-
-
-def _wrong(field: str, value: object, expected: str) -> ConfigurationError:
-    return ConfigurationError(message=f"recipe.{field} is {value}, expected {expected}")
+        raise invalid_setting(f"recipe.{field}", weights, "weights from 0 up, not all 0")

@@ -7,6 +7,7 @@ from functools import cached_property
 import msgspec
 
 from rollbook.errors import ConfigurationError
+from rollbook.generate.config_checks import invalid_setting
 from rollbook.generate.rollout.branching import BranchSchedule
 from rollbook.generate.rollout.guards import Guards
 from rollbook.generate.rollout.policies import CounterfactualSelectionPolicy
@@ -57,17 +58,17 @@ class RolloutRecipeConfig(
     def __post_init__(self) -> None:
         self._check_policy()
         if not self.name or not self.name.replace("_", "").replace("-", "").isalnum():
-            raise _wrong(self, "name", repr(self.name), "letters, digits, - and _")
+            raise self._invalid("name", repr(self.name), "letters, digits, - and _")
         for field in ("horizon", "branch_factor", "beam_width"):
             value = getattr(self, field)
             if value is not None and not 1 <= value <= _MOST:
-                raise _wrong(self, field, value, f"at least 1 and at most {_MOST}")
+                raise self._invalid(field, value, f"at least 1 and at most {_MOST}")
         if self.seed is not None and not -(2**63) <= self.seed < 2**63:
-            raise _wrong(self, "seed", self.seed, "a whole number of 64 bits")
+            raise self._invalid("seed", self.seed, "a whole number of 64 bits")
         if self.scorer == "":
-            raise _wrong(self, "scorer", "''", "a name, or none at all for the policy's own")
+            raise self._invalid("scorer", "''", "a name, or none at all for the policy's own")
         if not 0 < self.selection_temperature < float("inf"):
-            raise _wrong(self, "selection_temperature", self.selection_temperature, "more than 0")
+            raise self._invalid("selection_temperature", self.selection_temperature, "more than 0")
         _ = self.branches, self.guards  # they refuse what cannot be
 
     def _check_policy(self) -> None:
@@ -76,8 +77,11 @@ class RolloutRecipeConfig(
             policy = _Policy(self.selection_policy)
         except ValueError as error:
             known = ", ".join(_Policy)
-            raise _wrong(self, "selection_policy", repr(self.selection_policy), known) from error
+            raise self._invalid("selection_policy", repr(self.selection_policy), known) from error
         msgspec.structs.force_setattr(self, "selection_policy", policy)
+
+    def _invalid(self, field: str, value: object, expected: str) -> ConfigurationError:
+        return invalid_setting(f"recipe {self.name!r}: {field}", value, expected)
 
     @cached_property
     def branches(self) -> BranchSchedule:
@@ -149,11 +153,3 @@ class RolloutRecipeConfig(
                 stochastic_branch_probabilities=(0.5, 0.5),
             ),
         )
-
-
-def _wrong(
-    recipe: RolloutRecipeConfig, field: str, value: object, expected: str
-) -> ConfigurationError:
-    return ConfigurationError(
-        message=f"recipe {recipe.name!r}: {field} is {value}, expected {expected}"
-    )

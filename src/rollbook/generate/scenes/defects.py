@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from rollbook.errors import ConfigurationError
+from rollbook.generate.config_checks import expect
 from rollbook.generate.geometry.mesh import TriangleMesh
 
 _MOST_M = 0.05
@@ -22,20 +22,14 @@ class DefectConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Standard deviation of each vertex coordinate, cut off at twice as much."""
 
     def __post_init__(self) -> None:
-        _expect(self, "holes", 0 <= self.holes <= 10_000, "0 to 10000")
-        _expect(self, "hole_radius_m", 0 < self.hole_radius_m <= 1, "more than 0, at most 1")
-        _expect(self, "shards", 0 <= self.shards <= 100_000, "0 to 100000")
-        _expect(self, "noise_m", 0 <= self.noise_m <= _MOST_M, f"0 to {_MOST_M}")
+        expect(self, "holes", 0 <= self.holes <= 10_000, "0 to 10000")
+        expect(self, "hole_radius_m", 0 < self.hole_radius_m <= 1, "more than 0, at most 1")
+        expect(self, "shards", 0 <= self.shards <= 100_000, "0 to 100000")
+        expect(self, "noise_m", 0 <= self.noise_m <= _MOST_M, f"0 to {_MOST_M}")
 
     @property
     def any(self) -> bool:
         return self.holes > 0 or self.shards > 0 or self.noise_m > 0
-
-
-def _expect(config: DefectConfig, name: str, fine: bool, expected: str) -> None:
-    if not fine:
-        message = f"DefectConfig.{name} is {getattr(config, name)}, expected {expected}"
-        raise ConfigurationError(message=message)
 
 
 def with_defects(

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.errors import ConfigurationError
+from rollbook.generate.config_checks import expect
 from rollbook.generate.geometry.boxes import Boxes
 from rollbook.generate.geometry.mesh import TriangleMesh
 from rollbook.generate.geometry.poses import poses_of
@@ -64,14 +65,14 @@ class SceneConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __post_init__(self) -> None:
         shortest = SMALLEST_ROOM_M * 1.06
-        _expect(self, "seed", 0 <= self.seed < 2**63, "0 to 2^63 - 1")
-        _expect(self, "rooms", 1 <= self.rooms <= 24, "1 to 24")
+        expect(self, "seed", 0 <= self.seed < 2**63, "0 to 2^63 - 1")
+        expect(self, "rooms", 1 <= self.rooms <= 24, "1 to 24")
         fine = all(math.isfinite(side) and shortest <= side <= 60 for side in self.size_m)
-        _expect(self, "size_m", fine, f"two lengths of {shortest:.1f} to 60")
-        _expect(self, "ceiling_m", 2.2 <= self.ceiling_m <= 6, "2.2 to 6")
-        _expect(self, "max_edge_m", 0.03 <= self.max_edge_m <= 2, "0.03 to 2")
+        expect(self, "size_m", fine, f"two lengths of {shortest:.1f} to 60")
+        expect(self, "ceiling_m", 2.2 <= self.ceiling_m <= 6, "2.2 to 6")
+        expect(self, "max_edge_m", 0.03 <= self.max_edge_m <= 2, "0.03 to 2")
         for name in ("furniture", "clutter", "occlusion", "l_shaped", "doors_ajar"):
-            _expect(self, name, 0 <= getattr(self, name) <= 1, "0 to 1")
+            expect(self, name, 0 <= getattr(self, name) <= 1, "0 to 1")
 
     @classmethod
     def of_difficulty(cls, difficulty: str, **fields: Any) -> SceneConfig:
@@ -103,12 +104,6 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "defects": DefectConfig(holes=20, shards=30, noise_m=0.003),
     },
 }
-
-
-def _expect(config: SceneConfig, name: str, fine: bool, expected: str) -> None:
-    if not fine:
-        message = f"SceneConfig.{name} is {getattr(config, name)}, expected {expected}"
-        raise ConfigurationError(message=message)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.errors import ConfigurationError
+from rollbook.generate.config_checks import expect
 from rollbook.generate.geometry.boxes import Boxes
 from rollbook.generate.geometry.camera import Camera
 from rollbook.generate.geometry.poses import centres, poses_of, rotations
@@ -58,31 +58,25 @@ class SensingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Boxes around nothing, on average per recording."""
 
     def __post_init__(self) -> None:
-        _expect(self, "image_px", 16 <= self.image_px <= 2048, "16 to 2048")
-        _expect(self, "field_of_view_deg", 10 <= self.field_of_view_deg <= 150, "10 to 150")
-        _expect(self, "near_m", 0 < self.near_m < self.far_m, "more than 0, less than far_m")
-        _expect(self, "far_m", self.far_m <= 1000, "at most 1000")
-        _expect(self, "points_per_frame", 0 <= self.points_per_frame <= 10**6, "0 to 10^6")
-        _expect(self, "flat_weight", 0 < self.flat_weight <= 1, "more than 0, at most 1")
-        _expect(self, "inv_dist_sigma", 0 <= self.inv_dist_sigma <= 1, "0 to 1")
-        _expect(self, "least_pixels", self.least_pixels >= 1, "at least 1")
+        expect(self, "image_px", 16 <= self.image_px <= 2048, "16 to 2048")
+        expect(self, "field_of_view_deg", 10 <= self.field_of_view_deg <= 150, "10 to 150")
+        expect(self, "near_m", 0 < self.near_m < self.far_m, "more than 0, less than far_m")
+        expect(self, "far_m", self.far_m <= 1000, "at most 1000")
+        expect(self, "points_per_frame", 0 <= self.points_per_frame <= 10**6, "0 to 10^6")
+        expect(self, "flat_weight", 0 < self.flat_weight <= 1, "more than 0, at most 1")
+        expect(self, "inv_dist_sigma", 0 <= self.inv_dist_sigma <= 1, "0 to 1")
+        expect(self, "least_pixels", self.least_pixels >= 1, "at least 1")
         for name in ("miss_rate", "confusion_rate"):
-            _expect(self, name, 0 <= getattr(self, name) <= 1, "0 to 1")
+            expect(self, name, 0 <= getattr(self, name) <= 1, "0 to 1")
         for name in ("centre_sigma_m", "extent_sigma", "confidence_sigma"):
-            _expect(self, name, 0 <= getattr(self, name) <= 1, "0 to 1")
-        _expect(self, "yaw_sigma_deg", 0 <= self.yaw_sigma_deg <= 180, "0 to 180")
-        _expect(self, "false_positives", 0 <= self.false_positives <= 100, "0 to 100")
+            expect(self, name, 0 <= getattr(self, name) <= 1, "0 to 1")
+        expect(self, "yaw_sigma_deg", 0 <= self.yaw_sigma_deg <= 180, "0 to 180")
+        expect(self, "false_positives", 0 <= self.false_positives <= 100, "0 to 100")
 
     @property
     def camera(self) -> Camera:
         limits = {"near_m": self.near_m, "far_m": self.far_m}
         return Camera.square(self.image_px, self.field_of_view_deg, **limits)
-
-
-def _expect(config: SensingConfig, name: str, fine: bool, expected: str) -> None:
-    if not fine:
-        message = f"SensingConfig.{name} is {getattr(config, name)}, expected {expected}"
-        raise ConfigurationError(message=message)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

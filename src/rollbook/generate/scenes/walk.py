@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rollbook.errors import ConfigurationError
+from rollbook.generate.config_checks import expect
 from rollbook.generate.geometry.poses import looking_along, poses_of
 from rollbook.generate.raycast.compiled import compiled
 
@@ -42,23 +43,17 @@ class WalkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """How far the head turns to either side of the way it goes."""
 
     def __post_init__(self) -> None:
-        _expect(self, "frames", 2 <= self.frames <= _MOST_FRAMES, f"2 to {_MOST_FRAMES}")
+        expect(self, "frames", 2 <= self.frames <= _MOST_FRAMES, f"2 to {_MOST_FRAMES}")
         later = self.continuation_frames
-        _expect(self, "continuation_frames", 0 <= later <= _MOST_FRAMES, f"0 to {_MOST_FRAMES}")
-        _expect(self, "step_m", 0.01 <= self.step_m <= 1, "0.01 to 1")
-        _expect(self, "body_radius_m", 0.05 <= self.body_radius_m <= 1, "0.05 to 1")
+        expect(self, "continuation_frames", 0 <= later <= _MOST_FRAMES, f"0 to {_MOST_FRAMES}")
+        expect(self, "step_m", 0.01 <= self.step_m <= 1, "0.01 to 1")
+        expect(self, "body_radius_m", 0.05 <= self.body_radius_m <= 1, "0.05 to 1")
         low, high = self.head_height_m
-        _expect(self, "head_height_m", 0.2 <= low <= high <= 2.2, "low <= high, in 0.2 to 2.2")
+        expect(self, "head_height_m", 0.2 <= low <= high <= 2.2, "low <= high, in 0.2 to 2.2")
         low, high = self.speed_mps
-        _expect(self, "speed_mps", 0.05 <= low <= high <= 5, "low <= high, in 0.05 to 5")
-        _expect(self, "pitch_deg", -80 <= self.pitch_deg <= 80, "-80 to 80")
-        _expect(self, "scan_deg", 0 <= self.scan_deg <= 120, "0 to 120")
-
-
-def _expect(config: WalkConfig, name: str, fine: bool, expected: str) -> None:
-    if not fine:
-        message = f"WalkConfig.{name} is {getattr(config, name)}, expected {expected}"
-        raise ConfigurationError(message=message)
+        expect(self, "speed_mps", 0.05 <= low <= high <= 5, "low <= high, in 0.05 to 5")
+        expect(self, "pitch_deg", -80 <= self.pitch_deg <= 80, "-80 to 80")
+        expect(self, "scan_deg", 0 <= self.scan_deg <= 120, "0 to 120")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

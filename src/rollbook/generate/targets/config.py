@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from enum import StrEnum
 
 import msgspec
 
-from rollbook.errors import ConfigurationError
+from rollbook.generate.config_checks import expect
 from rollbook.generate.targets.matching import MatchRules
 
 
@@ -71,16 +72,15 @@ class TargetSelectorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     """The best match has to be better than the second by more than this."""
 
     def __post_init__(self) -> None:
-        for name in _AT_LEAST_ONE:
-            _expect(self, name, getattr(self, name) >= 1, "at least 1")
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            _expect(self, name, math.isfinite(value) and value > 0, "a finite number above 0")
-        for name in _FRACTIONS:
-            _expect(self, name, 0 <= getattr(self, name) <= 1, "a number from 0 to 1")
-        for name in ("min_projected_area_pixels", "evl_support_weight"):
-            value = getattr(self, name)
-            _expect(self, name, math.isfinite(value) and value >= 0, "a finite number from 0 up")
+        for names, least, most, expected in (
+            (_AT_LEAST_ONE, 1, math.inf, "at least 1"),
+            (_POSITIVE, math.nextafter(0, 1), _MOST, "a finite number above 0"),
+            (_FRACTIONS, 0, 1, "a number from 0 to 1"),
+            (_NOT_NEGATIVE, 0, _MOST, "a finite number from 0 up"),
+        ):
+            for name in names:
+                holds = least <= getattr(self, name) <= most
+                expect(self, name, holds, expected, section="target_selector")
 
     @property
     def protocol(self) -> str:
@@ -98,31 +98,17 @@ class TargetSelectorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
         )
 
 
+_MOST = sys.float_info.max
 _AT_LEAST_ONE = (
-    "k",
-    "image_width_px",
-    "image_height_px",
-    "min_support_points",
-    "support_saturation_points",
-    "max_support_points",
-    "gt_iou_samples",
+    *("k", "image_width_px", "image_height_px", "min_support_points"),
+    *("support_saturation_points", "max_support_points", "gt_iou_samples"),
 )
 _POSITIVE = (
-    "temperature",
-    "projected_area_normalizer_pixels",
-    "projected_area_full_score_fraction",
-    "obb_support_scale",
+    *("temperature", "projected_area_normalizer_pixels"),
+    *("projected_area_full_score_fraction", "obb_support_scale"),
 )
 _FRACTIONS = (
-    "min_confidence",
-    "missing_projection_visibility_score",
-    "min_gt_iou",
-    "min_gt_match_score",
-    "gt_ambiguity_margin",
+    *("min_confidence", "missing_projection_visibility_score"),
+    *("min_gt_iou", "min_gt_match_score", "gt_ambiguity_margin"),
 )
-
-
-def _expect(config: TargetSelectorConfig, name: str, holds: bool, expected: str) -> None:
-    if not holds:
-        message = f"target_selector.{name} is {getattr(config, name)}, expected {expected}"
-        raise ConfigurationError(message=message)
+_NOT_NEGATIVE = ("min_projected_area_pixels", "evl_support_weight")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rollbook.contracts.reasons import VALID_BITSET
-from rollbook.errors import ConfigurationError
+from rollbook.generate.config_checks import expect
 from rollbook.generate.geometry.boxes import Boxes
 from rollbook.generate.targets.config import TargetSelectorConfig
 from rollbook.generate.targets.considered import (
@@ -67,19 +67,23 @@ class OracleTargetTaskSamplerConfig(
     sweep_gaps: tuple[float, ...] = (0.0, 0.05, 0.1)
 
     def __post_init__(self) -> None:
-        for name in ("max_targets_per_sample", "identity_iou_samples"):
-            self._expect(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("min_identity_iou", "identity_ambiguity_gap"):
-            self._expect(name, 0 <= getattr(self, name) <= 1, "a number from 0 to 1")
-        for name in ("sweep_min_ious", "sweep_gaps"):
-            in_range = all(0 <= value <= 1 for value in getattr(self, name))
-            self._expect(name, in_range, "numbers from 0 to 1")
-
-    def _expect(self, name: str, holds: bool, expected: str) -> None:
-        if not holds:
-            value = getattr(self, name)
-            message = f"oracle_target_task_sampler.{name} is {value}, expected {expected}"
-            raise ConfigurationError(message=message)
+        for name, holds, expected in (
+            ("max_targets_per_sample", self.max_targets_per_sample >= 1, "at least 1"),
+            ("identity_iou_samples", self.identity_iou_samples >= 1, "at least 1"),
+            ("min_identity_iou", 0 <= self.min_identity_iou <= 1, "a number from 0 to 1"),
+            (
+                "identity_ambiguity_gap",
+                0 <= self.identity_ambiguity_gap <= 1,
+                "a number from 0 to 1",
+            ),
+            (
+                "sweep_min_ious",
+                all(0 <= iou <= 1 for iou in self.sweep_min_ious),
+                "numbers from 0 to 1",
+            ),
+            ("sweep_gaps", all(0 <= gap <= 1 for gap in self.sweep_gaps), "numbers from 0 to 1"),
+        ):
+            expect(self, name, holds, expected, section="oracle_target_task_sampler")
 
 
 class IdentitySweepRow(NamedTuple):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rollbook.generate.geometry.mesh import TriangleMesh
-from rollbook.generate.raycast.floor_heights import heights_below
 from rollbook.generate.raycast.scene_geometry import SceneGeometry
+from rollbook.generate.rollout_picture import heights_below
 from tests.generate.source_rows import room
 
 
