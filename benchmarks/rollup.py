@@ -7,12 +7,13 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from benchmarks.timing import Claim, best
-from rollbook.contracts.evals import OUTCOMES, EvalResult
+from rollbook.contracts.evals import EvalResult
 from rollbook.contracts.gate import Gate
+from rollbook.contracts.outcomes import OUTCOMES
 from rollbook.scoring.bootstrap import bca_interval
 from rollbook.scoring.decision import judge
 from rollbook.scoring.result_columns import ResultColumns
-from rollbook.scoring.rollup import measured, rollup
+from rollbook.scoring.run_rollup import measured, rollup
 
 EPISODES = 10_000
 RESAMPLES = 10_000

@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from examples.replay.heuristic_policy import HeuristicPolicy
 from examples.replay.throwaway_server import throwaway_server
@@ -25,7 +24,7 @@ from rollbook.evals import EvalResult, Gate, complete_run, create_run, run_again
 from rollbook.evals.store_baselines import StoreBaselines
 from rollbook.evals.store_episodes import log_chains
 from rollbook.evals.store_replay import replay_store
-from rollbook.scoring.rollup import rollup
+from rollbook.scoring import Rollup, rollup
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "examples" / "generate" / "demo.toml"
@@ -101,15 +100,15 @@ def replay(client: Client, store: Path) -> None:
     say("the same from the store alone, without a server")
     alone = replay_store(StoreBaselines(store, policy="random_valid"), HeuristicPolicy)
     again = rollup(alone, Gate.for_reward(), total=len(alone))
-    if again["decision"]["sentence"] != summary["decision"]["sentence"]:
-        raise RuntimeError(f"store and server disagree: {again['decision']}, {summary['decision']}")
-    say(f"{again['decision']['recommend']}: the store by itself comes to what the server decided")
+    if again.decision.sentence != summary.decision.sentence:
+        raise RuntimeError(f"store and server disagree: {again.decision}, {summary.decision}")
+    say(f"{again.decision.recommend}: the store alone gives the decision of the server")
     walk_back(client, results[0])
 
 
 def run_and_decide(
     client: Client, episodes: Sequence[str], name: str, store: Path | None
-) -> tuple[list[EvalResult], dict[str, Any]]:
+) -> tuple[list[EvalResult], Rollup]:
     """The three verbs."""
     run = create_run(
         candidate_policy_version=CANDIDATE,
@@ -130,28 +129,29 @@ def run_and_decide(
     failed = [each.error for each in results if each.status != "complete"]
     if failed or len(results) != len(episodes):
         raise RuntimeError(f"{len(failed)} of {len(episodes)} replays failed: {failed[:3]}")
-    return results, complete_run(run)["summary"]
+    return results, Rollup.from_wire(complete_run(run)["summary"])
 
 
-def outcome(summary: dict[str, Any]) -> None:
-    reward, regret = summary["reward_mean"], summary["regret"]
-    low, high = reward["ci95"]
-    print(f"  reward    baseline {reward['baseline']:.3f}   candidate {reward['candidate']:.3f}")
+def outcome(summary: Rollup) -> None:
+    reward, regret = summary.reward_mean, summary.regret
+    assert reward.ci95 is not None
+    assert regret is not None
+    low, high = reward.ci95
+    print(f"  reward    baseline {reward.baseline:.3f}   candidate {reward.candidate:.3f}")
     print(
-        f"  delta     {reward['delta']:+.3f}, 95 % interval {low:+.3f} to {high:+.3f} ({reward['method']})"
+        f"  delta     {reward.delta:+.3f}, 95 % interval {low:+.3f} to {high:+.3f} ({reward.method})"
     )
     print(
-        f"  evidence  {reward['evidence']}, {reward['n_pairs']} pairs, p = {reward['p_value']:.4f} one-sided"
+        f"  evidence  {reward.evidence}, {reward.n_pairs} pairs, p = {reward.p_value:.4f} one-sided"
     )
-    print(f"  scale     random {regret['random_total']:.3f}   best {regret['best_total']:.3f}")
+    print(f"  scale     random {regret.random_total:.3f}   best {regret.best_total:.3f}")
 
 
-def decision(summary: dict[str, Any]) -> None:
-    found = summary["decision"]
-    print(
-        f"  decision  {found['recommend'].upper()}   reasons: {', '.join(found['reasons']) or 'none against it'}"
-    )
-    print(f"            {found['sentence']}", flush=True)
+def decision(summary: Rollup) -> None:
+    found = summary.decision
+    reasons = ", ".join(found.reasons) or "none against it"
+    print(f"  decision  {found.recommend.upper()}   reasons: {reasons}")
+    print(f"            {found.sentence}", flush=True)
 
 
 def walk_back(client: Client, result: EvalResult) -> None:

@@ -38,7 +38,7 @@ from rollbook.contracts.gate import Gate, gate_from
 from rollbook.contracts.npz import write_npz
 from rollbook.errors import ConfigurationError
 from rollbook.evals.store_episodes import log_chains
-from rollbook.scoring.rollup import rollup
+from rollbook.scoring import rollup
 from tests.cli.test_cli_login import Result, rollbook
 from tests.evals.faulty_proxy import Fault, FaultyProxy
 from tests.evals.recorded_runs import SlidingEnv, away
@@ -617,7 +617,7 @@ def test_nothing_in_an_error_can_break_out_of_a_report() -> None:
         candidate="pap_v4`<b>`",
         baseline=None,
         total=1,
-        summary=rollup([]),
+        summary=rollup([]).to_wire(),
         results=[EvalResult("a|b", None, "failed", {}, wild)],
     )
     (said,) = [line for line in workflow_commands(report) if "failed" in line]

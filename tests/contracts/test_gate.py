@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rollbook.contracts.evals import OUTCOMES
 from rollbook.contracts.gate import Gate, MetricRule, gate_from
+from rollbook.contracts.outcomes import OUTCOMES
 from rollbook.errors import ConfigurationError
 
 

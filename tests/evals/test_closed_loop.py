@@ -22,7 +22,7 @@ from rollbook.evals.closed_loop import (
 )
 from rollbook.evals.environments import try_environment
 from rollbook.evals.policies import ReplayEpisode, as_policy
-from rollbook.scoring.rollup import rollup
+from rollbook.scoring import rollup
 from tests.adapters.small_envs import CountingEnv
 from tests.evals.recorded_runs import SlidingEnv, away, push_towards, recorded, towards
 
@@ -397,10 +397,11 @@ def test_results_roll_up_as_measured() -> None:
         metrics = closed_loop_metrics(run, each)
         results.append(EvalResult(each.id, None, "complete", metrics))
     summary = rollup(results)
-    assert summary["success_rate"]["baseline"] == 0
-    assert summary["success_rate"]["candidate"] == 1
-    assert summary["success_rate"]["evidence"] == "closed_loop"
-    assert summary["collision_rate"]["delta"] < 0
+    assert summary.success_rate.baseline == 0
+    assert summary.success_rate.candidate == 1
+    assert summary.success_rate.evidence == "closed_loop"
+    assert summary.collision_rate.delta is not None
+    assert summary.collision_rate.delta < 0
 
 
 def test_a_baseline_against_itself_shows_no_difference_where_there_is_no_noise() -> None:

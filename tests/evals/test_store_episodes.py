@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rollbook.client import Client
-from rollbook.contracts.evals import OUTCOMES
 from rollbook.contracts.gate import Gate
+from rollbook.contracts.outcomes import OUTCOMES
 from rollbook.errors import ConfigurationError, InvalidValue
 from rollbook.evals import store_episodes
 from rollbook.evals.baselines import Baseline

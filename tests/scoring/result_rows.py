@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rollbook.contracts.evals import OUTCOMES, EvalResult
+from rollbook.contracts.evals import EvalResult
+from rollbook.contracts.gate import Gate
+from rollbook.contracts.outcomes import OUTCOMES
+from rollbook.scoring import rollup
 
 Pair = tuple[Any, Any]
+
+
+def rollup_json(
+    results: Sequence[EvalResult], gate: Gate | None = None, **facts: Any
+) -> dict[str, Any]:
+    """The rollup as it crosses the wire."""
+    return rollup(results, gate, **facts).to_wire()
 
 
 def row(

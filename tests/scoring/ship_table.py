@@ -9,7 +9,7 @@ import msgspec
 
 from rollbook.contracts.gate import Gate
 from rollbook.scoring.decision import judge
-from rollbook.scoring.rollup import measured
+from rollbook.scoring.run_rollup import measured
 from rollbook.scoring.vote import vote
 from tests.scoring.simulated_runs import simulated_runs
 
@@ -43,7 +43,7 @@ def ship_rates(n: int, delta: float, runs: int) -> dict[str, Rates]:
     voted, shipped = 0, [0] * len(gates)
     for columns in simulated_runs(n, delta, runs, SEED):
         facts, statistics = measured(columns, DEFAULT)
-        voted += vote(columns)["recommend"] == "ship"
+        voted += vote(columns).recommend == "ship"
         for place, gate in enumerate(gates):
             shipped[place] += judge(statistics, gate, facts).recommend == "ship"
     share = [count / runs for count in shipped]

@@ -12,6 +12,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from rollbook.contracts.evals import EVIDENCE
+from rollbook.contracts.outcomes import Outcome
 from rollbook.scoring.result_columns import Floats, OutcomeColumn, ResultColumns
 
 BASELINE_SUCCESS = 0.8
@@ -30,7 +31,7 @@ def simulated_runs(n: int, delta: float, runs: int, seed: int) -> Iterator[Resul
         )
 
 
-def _outcomes(rng: np.random.Generator, difficulty: Floats, rate: float) -> dict[str, Floats]:
+def _outcomes(rng: np.random.Generator, difficulty: Floats, rate: float) -> dict[Outcome, Floats]:
     n = len(difficulty)
     skill = float(ndtri(rate) - ndtri(BASELINE_SUCCESS))
     luck = rng.normal(size=n)
@@ -46,7 +47,7 @@ def _outcomes(rng: np.random.Generator, difficulty: Floats, rate: float) -> dict
     }
 
 
-def columns_of(baseline: dict[str, Floats], candidate: dict[str, Floats]) -> ResultColumns:
+def columns_of(baseline: dict[Outcome, Floats], candidate: dict[Outcome, Floats]) -> ResultColumns:
     """As `ResultColumns.of` would make them of complete results that were measured in a closed loop."""
     n = len(baseline["success"])
     closed_loop = np.full(n, EVIDENCE.index("closed_loop"), np.int8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rollbook.cli.replay_report import summary_lines
-from rollbook.scoring.rollup import rollup
+from rollbook.scoring import rollup
 from tests.scoring.result_rows import at, row, successes
 
 

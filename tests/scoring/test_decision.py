@@ -15,8 +15,8 @@ from rollbook.scoring.decision import EPSILON, judge
 from rollbook.scoring.intervals import tango_interval
 from rollbook.scoring.paired_tests import mcnemar_exact
 from rollbook.scoring.result_columns import ResultColumns
-from rollbook.scoring.rollup import measured, rollup
-from tests.scoring.result_rows import crash, pending, rewards, row, successes
+from rollbook.scoring.run_rollup import measured
+from tests.scoring.result_rows import crash, pending, rewards, rollup_json, row, successes
 
 SUCCESS_ONLY = Gate(
     rules=(MetricRule(metric="success", role="primary", margin=0.1, required=True),)
@@ -26,7 +26,7 @@ SEQUENTIAL = msgspec.structs.replace(SUCCESS_ONLY, design="sequential")
 
 
 def decided(results: list[EvalResult], gate: Gate | None = None, **more: Any) -> dict[str, Any]:
-    decision: dict[str, Any] = rollup(results, gate, **more)["decision"]
+    decision: dict[str, Any] = rollup_json(results, gate, **more)["decision"]
     return decided_consistently(decision)
 
 
@@ -97,7 +97,7 @@ def test_the_estimate_beyond_the_margin_is_a_regression_even_when_unsure() -> No
 def test_crashes_count_as_losses() -> None:
     rows = successes(12, 1, 27)
     crashed = [crash(100 + place) for place in range(4)]
-    summary = rollup(rows + crashed)
+    summary = rollup_json(rows + crashed)
     assert summary["success_rate"]["losses"] == 5
     assert summary["success_rate"]["crashes"] == 4
     assert summary["success_rate"]["n_pairs"] == 44
@@ -108,7 +108,7 @@ def test_crashes_count_as_losses() -> None:
 
 
 def test_a_crash_where_the_baseline_failed_too_lost_nothing() -> None:
-    summary = rollup([*successes(2, 0, 8), crash(50, success_baseline=False)])
+    summary = rollup_json([*successes(2, 0, 8), crash(50, success_baseline=False)])
     assert (summary["success_rate"]["losses"], summary["success_rate"]["n_pairs"]) == (0, 11)
 
 
@@ -135,7 +135,7 @@ def test_crashing_does_not_help_the_reward() -> None:
     some = rewards(gains(40, 0.35))
     assert decided(some, Gate.for_reward())["recommend"] == "ship"
     crashed = some + [crash(100 + place) for place in range(4)]
-    summary = rollup(crashed, Gate.for_reward())
+    summary = rollup_json(crashed, Gate.for_reward())
     assert summary["decision"]["reasons"] == ["not_better"]
     assert summary["reward_mean"]["crashes"] == 4
     assert "4 crashed, counted as a fall" in summary["reward_mean"]["note"]
@@ -148,10 +148,10 @@ def test_a_crash_is_a_loss_where_no_measured_pair_is_one() -> None:
     equal = [row(place, reward=(10.0, 10.0)) for place in range(30)]
     assert decided(equal, not_worse)["recommend"] == "ship"
     crashed = [crash(100 + place) for place in range(3)]
-    summary = rollup(equal + crashed, not_worse)
+    summary = rollup_json(equal + crashed, not_worse)
     assert summary["decision"]["recommend"] == "hold"
     assert summary["reward_mean"]["paired_delta"] == pytest.approx(-30 / 33)
-    gained = rollup([row(place, reward=(1.0, 2.0)) for place in range(28)] + crashed)
+    gained = rollup_json([row(place, reward=(1.0, 2.0)) for place in range(28)] + crashed)
     assert gained["reward_mean"]["paired_delta"] == pytest.approx((28 - 3 * 2) / 31)
 
 
@@ -377,7 +377,7 @@ def test_sequential_superiority_comes_from_the_bet_alone() -> None:
     """Six wins of six convince the exact test, and not yet the one that may be asked again and again."""
     assert decided(successes(6, 0, 30), SUCCESS_ONLY)["recommend"] == "ship"
     assert decided(successes(6, 0, 30), SEQUENTIAL)["reasons"] == ["not_better"]
-    summary = rollup(successes(7, 0, 30), SEQUENTIAL)
+    summary = rollup_json(successes(7, 0, 30), SEQUENTIAL)
     assert summary["decision"]["recommend"] == "ship"
     assert summary["sequential"]["e_better"] > summary["sequential"]["threshold"] == 20
     assert summary["success_rate"]["p_value"] == pytest.approx(

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from rollbook.scoring.belief import success_belief
 from rollbook.scoring.bootstrap import bca_interval
 from rollbook.scoring.intervals import (
     deviation,
@@ -21,6 +20,7 @@ from rollbook.scoring.intervals import (
     tango_statistic,
     wilson_interval,
 )
+from rollbook.scoring.paired_tests import success_belief
 
 TABLES = st.integers(1, 400).flatmap(
     lambda n: st.tuples(st.integers(0, n), st.integers(0, n), st.just(n)).filter(
@@ -158,8 +158,8 @@ def test_the_bayesian_view_has_its_known_values(
     table: tuple[int, int, int], better: float, not_worse: float
 ) -> None:
     belief = success_belief(*table, margin=0.05)
-    assert belief.better == pytest.approx(better, abs=1e-3)
-    assert belief.not_worse == pytest.approx(not_worse, abs=2e-3)
+    assert belief.p_better == pytest.approx(better, abs=1e-3)
+    assert belief.p_not_worse == pytest.approx(not_worse, abs=2e-3)
 
 
 def test_the_bayesian_view_is_what_draws_would_give() -> None:
@@ -167,5 +167,5 @@ def test_the_bayesian_view_is_what_draws_would_give() -> None:
     delta = draws[:, 1] - draws[:, 2]
     belief = success_belief(7, 4, 39, margin=0.05)
     # 20 + 7 + 4 + 8 pairs, and a half for each kind
-    assert belief.better == pytest.approx(float(np.mean(delta > 0)), abs=5e-3)
-    assert belief.not_worse == pytest.approx(float(np.mean(delta > -0.05)), abs=5e-3)
+    assert belief.p_better == pytest.approx(float(np.mean(delta > 0)), abs=5e-3)
+    assert belief.p_not_worse == pytest.approx(float(np.mean(delta > -0.05)), abs=5e-3)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollbook.contracts.evals import OUTCOMES
+from rollbook.contracts.outcomes import OUTCOMES
 from rollbook.errors import InvalidValue
 from rollbook.scoring.outcomes import candidate_outcome, outcome_of
 

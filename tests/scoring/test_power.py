@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from rollbook.scoring.intervals import tango_statistic
-from rollbook.scoring.paired_tests import mcnemar_exact
+from rollbook.scoring.paired_tests import e_value, mcnemar_exact
 from rollbook.scoring.power import (
     MOST_PAIRS,
     non_inferiority_power,
@@ -17,7 +17,6 @@ from rollbook.scoring.power import (
     pairs_for_superiority,
     superiority_power,
 )
-from rollbook.scoring.sequential import e_value
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from rollbook.scoring.sequential import e_value, log_e_value
+from rollbook.scoring.paired_tests import e_value, log_e_value
 
 
 @pytest.mark.parametrize(

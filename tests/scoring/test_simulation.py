@@ -12,8 +12,8 @@ from scipy import stats
 from rollbook.contracts.gate import Gate
 from rollbook.scoring.decision import judge
 from rollbook.scoring.intervals import mean_interval, tango_interval, wilson_interval
-from rollbook.scoring.rollup import measured
-from rollbook.scoring.sequential import log_e_value
+from rollbook.scoring.paired_tests import log_e_value
+from rollbook.scoring.run_rollup import measured
 from tests.scoring.ship_table import SETTINGS, printed, ship_table
 from tests.scoring.simulated_runs import first_pairs, simulated_runs
 

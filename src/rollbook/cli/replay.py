@@ -13,7 +13,7 @@ from rollbook.cli import replay_run
 from rollbook.cli.login import AsJson, ProfileName
 from rollbook.cli.output import print_json, print_rows
 from rollbook.cli.replay_arguments import gate_of
-from rollbook.cli.replay_report import decision_lines, episode_line, summary_lines
+from rollbook.cli.replay_report import episode_line, report_lines
 from rollbook.cli.replay_run import client_of
 
 app = typer.Typer(
@@ -99,7 +99,7 @@ def show(
     for number, row in enumerate(failed, 1):
         typer.echo(episode_line(number, len(failed), row))
     if run["summary"]:
-        for line in ("", *summary_lines(run["summary"]), "", *decision_lines(run["summary"])):
+        for line in ("", *report_lines(run["summary"])):
             typer.echo(line)
     typer.echo(f"\n{url}")
 

@@ -9,8 +9,20 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
+
+from rollbook.contracts.decision import (
+    Decision,
+    MetricMeans,
+    OutcomeSummary,
+    PlainSummary,
+    Recommendation,
+    Rollup,
+    read_summary,
+)
+from rollbook.contracts.outcomes import OUTCOMES
 
 if TYPE_CHECKING:
     from rollbook.contracts.evals import EvalResult
@@ -26,6 +38,7 @@ class RunReport:
     baseline: str | None
     total: int
     summary: Mapping[str, Any]
+    """JSON of the summary, as the server sent it."""
     results: Sequence[EvalResult] = ()
     run_id: str | None = None
     """None when nothing of it is on a server."""
@@ -34,14 +47,27 @@ class RunReport:
     """Whether the decision is what the command ends with."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    @cached_property
+    def rollup(self) -> PlainSummary | None:
+        """The summary, decoded. None where its JSON has another shape."""
+        return read_summary(self.summary)
+
     @property
-    def decision(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.summary.get("decision") or {}
-        return found
+    def decision(self) -> Decision | None:
+        return self.rollup.decision if isinstance(self.rollup, Rollup) else None
+
+    @property
+    def recommend(self) -> Recommendation:
+        """Without a decision the candidate is held."""
+        return self.decision.recommend if self.decision else "hold"
 
     @property
     def ships(self) -> bool:
-        return self.decision.get("recommend") == "ship"
+        return self.recommend == "ship"
+
+    @property
+    def sentence(self) -> str:
+        return self.decision.sentence if self.decision else "No decision was made."
 
     @property
     def failed(self) -> list[EvalResult]:
@@ -77,107 +103,103 @@ def _on_a_line(error: str) -> str:
     return "".join(each if each.isprintable() else "\ufffd" for each in first)
 
 
-def summary_lines(summary: Mapping[str, Any]) -> list[str]:
+def report_lines(summary: Mapping[str, Any]) -> list[str]:
+    """The summary of a run for people. A summary of unknown shape is shown as JSON."""
+    found = read_summary(summary)
+    if found is None:
+        return json.dumps(summary, indent=2, ensure_ascii=False).splitlines()
+    return [*summary_lines(found), "", *decision_lines(found)]
+
+
+def summary_lines(summary: PlainSummary) -> list[str]:
     lines = ["Summary:"]
-    for key, metric in _outcomes_of(summary):
-        lines += [_outcome_line(key, metric), *_certainty_line(metric)]
-    lines += [*_change_lines(summary), *_regret_line(summary)]
-    counts = summary.get("counts")
-    if counts and (counts["failed"] or counts["pending"]):
-        lines.append(
-            f"    of {counts['total']} pairs: {counts['complete']} complete, "
-            f"{counts['failed']} failed, {counts['pending']} without a result"
-        )
+    for key, metric in summary.outcomes.items():
+        lines.append(_outcome_line(key, metric))
+        if isinstance(metric, OutcomeSummary):
+            lines += _certainty_line(metric)
+    ood = summary.ood_action_share.candidate if summary.ood_action_share else None
+    lines.append(f"    {'ood_action_share':<17} baseline {'-':>8}  candidate {_number(ood):>8}")
+    if isinstance(summary, Rollup):
+        lines += [*_change_line(summary), *_regret_line(summary)]
+        counts = summary.counts
+        if counts.failed or counts.pending:
+            lines.append(
+                f"    of {counts.total} pairs: {counts.complete} complete, "
+                f"{counts.failed} failed, {counts.pending} without a result"
+            )
     return lines
 
 
-def _outcomes_of(summary: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    from rollbook.contracts.evals import SUMMARY_KEYS
-
-    return [(key, summary[key]) for key in SUMMARY_KEYS.values() if key in summary]
-
-
-def _outcome_line(key: str, metric: Mapping[str, Any]) -> str:
-    mark = {True: "✓", False: "✗", None: " "}[metric.get("delta_is_better")]
+def _outcome_line(key: str, metric: MetricMeans) -> str:
+    mark = {True: "✓", False: "✗", None: " "}[metric.delta_is_better]
     line = (
-        f"  {mark} {key:<17} baseline {_number(metric['baseline']):>8}  "
-        f"candidate {_number(metric['candidate']):>8}  Δ {_signed(metric['delta']):>8}"
+        f"  {mark} {key:<17} baseline {_number(metric.baseline):>8}  "
+        f"candidate {_number(metric.candidate):>8}  Δ {_signed(metric.delta):>8}"
     )
-    if "evidence" in metric:
-        line += (
-            f"  n {metric['n_pairs']}/{metric['n_total']}  {metric['evidence']}, {metric['role']}"
-        )
+    if isinstance(metric, OutcomeSummary):
+        line += f"  n {metric.n_pairs}/{metric.n_total}  {metric.evidence}, {metric.role}"
     return line
 
 
-def _certainty_line(metric: Mapping[str, Any]) -> Iterator[str]:
-    said = []
-    if metric.get("ci95"):
-        low, high = metric["ci95"]
-        counted = f"{_signed(metric['paired_delta'])} with crashes, " if metric["crashes"] else ""
-        said.append(f"Δ {counted}from {_signed(low)} to {_signed(high)} (95 %)")
-    if metric.get("p_value") is not None:
-        said.append(f"p better {_p(metric['p_value'])}, worse {_p(metric['p_worse'])}")
-    if metric.get("n_pairs") and metric.get("note"):
-        said.append(str(metric["note"]))
-    if said:
-        yield f"{'':22}{';  '.join(said)}"
+def _certainty_line(metric: OutcomeSummary) -> Iterator[str]:
+    parts = []
+    if metric.ci95:
+        low, high = metric.ci95
+        counted = f"{_signed(metric.paired_delta)} with crashes, " if metric.crashes else ""
+        parts.append(f"Δ {counted}from {_signed(low)} to {_signed(high)} (95 %)")
+    if metric.p_value is not None:
+        parts.append(f"p better {_p(metric.p_value)}, worse {_p(metric.p_worse)}")
+    if metric.n_pairs and metric.note:
+        parts.append(metric.note)
+    if parts:
+        yield f"{'':22}{';  '.join(parts)}"
 
 
-def _change_lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Actions: changed or not, which is neither better nor worse."""
-    ood = (summary.get("ood_action_share") or {}).get("candidate")
-    yield f"    {'ood_action_share':<17} baseline {'-':>8}  candidate {_number(ood):>8}"
-    change = summary.get("action_change")
-    if change and change.get("n_pairs"):
-        evidence = f"{change['evidence']}, " if change.get("evidence") else ""
-        told = "changed, which is neither better nor worse"
-        if change["mean"] == 0 and not change["ood_share"]:
-            told = "unchanged"
+def _change_line(summary: Rollup) -> Iterator[str]:
+    """Actions that changed are neither better nor worse."""
+    change = summary.action_change
+    if change.n_pairs:
+        evidence = f"{change.evidence}, " if change.evidence else ""
+        verdict = "changed, which is neither better nor worse"
+        if change.mean == 0 and not change.ood_share:
+            verdict = "unchanged"
         yield (
-            f"    {'action_change':<17} {_number(change['mean'])} of each channel's spread "
-            f"(p95 {_number(change['p95'])}), "
-            f"{_share(change['ood_share'])} outside the baselines' range  n {change['n_pairs']}  "
-            f"{evidence}{told}"
+            f"    {'action_change':<17} {_number(change.mean)} of each channel's spread "
+            f"(p95 {_number(change.p95)}), "
+            f"{_share(change.ood_share)} outside the baselines' range  n {change.n_pairs}  "
+            f"{evidence}{verdict}"
         )
 
 
-def _regret_line(summary: Mapping[str, Any]) -> Iterator[str]:
-    regret = summary.get("regret")
-    if regret:
+def _regret_line(summary: Rollup) -> Iterator[str]:
+    regret = summary.regret
+    if regret is not None:
         yield (
-            f"    {'regret':<17} {_number(regret['regret'])} below the best choice "
-            f"(best {_number(regret['best_total'])}, chosen {_number(regret['chosen_total'])}, "
-            f"random {_number(regret['random_total'])})  n {regret['n_pairs']}  counterfactual"
+            f"    {'regret':<17} {_number(regret.regret)} below the best choice "
+            f"(best {_number(regret.best_total)}, chosen {_number(regret.chosen_total)}, "
+            f"random {_number(regret.random_total)})  n {regret.n_pairs}  counterfactual"
         )
 
 
-def decision_lines(summary: Mapping[str, Any]) -> list[str]:
-    """The vote that every client knows, and then what to go by."""
+def decision_lines(summary: PlainSummary) -> list[str]:
+    """The vote that every client knows, then the decision to follow."""
     lines = [
-        f"Recommend: {summary.get('recommend')}  "
-        f"({summary.get('better_count')}/{summary.get('metric_total')} metrics better)"
+        f"Recommend: {summary.recommend}  "
+        f"({summary.better_count}/{summary.metric_total} metrics better)"
     ]
-    decision = summary.get("decision")
-    if not decision:
+    if not isinstance(summary, Rollup):
         return lines
-    lines.append(f"Decision: {decision['sentence']}")
-    lines += [f"  - {reason}: {text}" for reason, text in _findings(decision)]
-    if decision.get("needed_n"):
-        lines.append(f"  about {decision['needed_n']} further pairs are needed to decide")
-    gate = decision["gate"]
+    decision = summary.decision
+    lines.append(f"Decision: {decision.sentence}")
+    lines += [f"  - {finding.reason}: {finding.text}" for finding in decision.findings]
+    if decision.needed_n:
+        lines.append(f"  about {decision.needed_n} further pairs are needed to decide")
+    gate = decision.gate
     lines.append(
-        f"  gate {decision['gate_digest'][:12]}: {gate['mode']}, {gate['design']}, "
-        f"at least {gate['n_min']} pairs, on {' or '.join(gate['evidence'])} evidence"
+        f"  gate {decision.gate_digest[:12]}: {gate.mode}, {gate.design}, "
+        f"at least {gate.n_min} pairs, on {' or '.join(gate.evidence)} evidence"
     )
     return lines
-
-
-def _findings(decision: Mapping[str, Any]) -> list[tuple[str, str]]:
-    found = decision.get("findings")
-    if found is None:
-        return [(reason, "") for reason in decision["reasons"]]
-    return [(each["reason"], each["text"]) for each in found]
 
 
 # -------------------------------------------------------------------------------------------- GitHub
@@ -189,19 +211,16 @@ def markdown(report: RunReport) -> str:
     lines = [
         f"## Replay of {_code(report.candidate)}: {head}",
         "",
-        _plain(str(report.decision.get("sentence", "No decision was made."))),
+        _plain(report.sentence),
         "",
         "| metric | baseline | candidate | Δ | 95 % interval | p better | p worse | pairs | evidence | role |",
         "|---|--:|--:|--:|---|--:|--:|--:|---|---|",
-        *(_markdown_row(key, metric) for key, metric in _outcomes_of(report.summary)),
+        *_markdown_rows(report),
         "",
     ]
-    reasons = (
-        [f"- `{reason}` {_plain(text)}" for reason, text in _findings(report.decision)]
-        if report.decision
-        else []
-    )
-    if reasons:
+    if report.decision and report.decision.findings:
+        found = report.decision.findings
+        reasons = [f"- `{finding.reason}` {_plain(finding.text)}" for finding in found]
         lines += ["**Reasons**", "", *reasons, ""]
     if report.failed:
         lines += [f"**Failed: {len(report.failed)}**", "", *_markdown_failures(report), ""]
@@ -209,22 +228,20 @@ def markdown(report: RunReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _markdown_row(key: str, metric: Mapping[str, Any]) -> str:
-    low_high = metric.get("ci95")
-    interval = f"{_signed(low_high[0])} to {_signed(low_high[1])}" if low_high else "-"
-    cells = (
-        f"`{key}`",
-        _number(metric["baseline"]),
-        _number(metric["candidate"]),
-        _signed(metric["delta"]),
-        interval,
-        _p(metric.get("p_value")),
-        _p(metric.get("p_worse")),
-        f"{metric.get('n_pairs', '-')}/{metric.get('n_total', '-')}",
-        str(metric.get("evidence", "-")),
-        str(metric.get("role", "-")),
-    )
-    return f"| {' | '.join(cells)} |"
+def _markdown_rows(report: RunReport) -> Iterator[str]:
+    for key, metric in report.rollup.outcomes.items() if report.rollup else ():
+        statistics = ("-", "-", "-", "-/-", "-", "-")
+        if isinstance(metric, OutcomeSummary):
+            statistics = (
+                " to ".join(map(_signed, metric.ci95)) if metric.ci95 else "-",
+                _p(metric.p_value),
+                _p(metric.p_worse),
+                f"{metric.n_pairs}/{metric.n_total}",
+                metric.evidence,
+                metric.role,
+            )
+        means = (_number(metric.baseline), _number(metric.candidate), _signed(metric.delta))
+        yield f"| {' | '.join((f'`{key}`', *means, *statistics))} |"
 
 
 def _markdown_failures(report: RunReport) -> list[str]:
@@ -237,19 +254,18 @@ def _markdown_failures(report: RunReport) -> list[str]:
 
 
 def _markdown_foot(report: RunReport) -> str:
-    gate = str(report.decision.get("gate_digest", ""))[:12]
+    gate = report.decision.gate_digest[:12] if report.decision else "-"
     link = f"[the run]({report.url})" if report.url else "nothing was stored on a server"
-    return f"{report.total} baselines · gate `{gate or '-'}` · {link}"
+    return f"{report.total} baselines · gate `{gate}` · {link}"
 
 
 def workflow_commands(report: RunReport) -> list[str]:
     """Workflow commands: they show up beside the change that is being looked at."""
-    sentence = str(report.decision.get("sentence", "no decision was made"))
     if report.ships:
         kind, title = "notice", "Replay: ship"
     else:
         kind, title = "error" if report.gated else "warning", "Replay: hold"
-    lines = [_command(kind, title, sentence)]
+    lines = [_command(kind, title, report.sentence)]
     for result in report.failed[:_MOST_FAILURES]:
         title = f"Replay failed: {result.baseline_episode_id}"
         lines.append(_command("error", title, result.error or "no reason was given"))
@@ -293,10 +309,9 @@ def junit(report: RunReport) -> bytes:
         else:
             ElementTree.SubElement(case, "system-out").text = _xml(_outcome_text(result))
     decision = _case(suite, "rollbook.gate", "decision")
-    sentence = str(report.decision.get("sentence", "no decision was made"))
-    said = "\n".join(decision_lines(report.summary))
+    said = "\n".join(decision_lines(report.rollup) if report.rollup else [report.sentence])
     if held:
-        ElementTree.SubElement(decision, "failure", message=_xml(sentence)).text = _xml(said)
+        ElementTree.SubElement(decision, "failure", message=_xml(report.sentence)).text = _xml(said)
     else:
         ElementTree.SubElement(decision, "system-out").text = _xml(said)
     root = ElementTree.Element("testsuites")
@@ -311,8 +326,6 @@ def _case(suite: ElementTree.Element, group: str, name: str) -> ElementTree.Elem
 
 
 def _outcome_text(result: EvalResult) -> str:
-    from rollbook.contracts.evals import OUTCOMES
-
     known = {name: result.metrics.get(f"{name}_candidate") for name in OUTCOMES}
     evidence = result.metrics.get("evidence") or {}
     said = {name: {"value": known[name], "evidence": evidence.get(name)} for name in OUTCOMES}

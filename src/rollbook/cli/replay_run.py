@@ -28,13 +28,13 @@ from rollbook.cli.replay_arguments import (
 )
 from rollbook.cli.replay_report import (
     RunReport,
-    decision_lines,
     episode_line,
     junit,
     markdown,
-    summary_lines,
+    report_lines,
     workflow_commands,
 )
+from rollbook.contracts.decision import Rollup
 from rollbook.errors import (
     ConfigurationError,
     NotFoundError,
@@ -216,7 +216,7 @@ def run(
 def _replay(asked: Asked, client: Client, *, gated: bool) -> RunReport:
     from rollbook import evals
     from rollbook.evals.environments import try_environment
-    from rollbook.scoring.rollup import rollup
+    from rollbook.scoring import rollup
 
     environment = asked.runner["environment"]
     if environment is not None and asked.runner["engine"] == "local":
@@ -243,7 +243,7 @@ def _replay(asked: Asked, client: Client, *, gated: bool) -> RunReport:
         if gated:
             _check_infrastructure(results)
         if run.dry:
-            return replace(report, summary=rollup(results, asked.gate, total=total))
+            return replace(report, summary=rollup(results, asked.gate, total=total).to_wire())
         return replace(report, summary=evals.complete_run(run)["summary"])
 
 
@@ -298,7 +298,7 @@ def _replay_store(asked: Asked) -> RunReport:
     """Its own chains as baselines: nothing is asked of any server, and nothing is sent."""
     from rollbook.evals.store_baselines import StoreBaselines
     from rollbook.evals.store_replay import replay_store
-    from rollbook.scoring.rollup import rollup
+    from rollbook.scoring import rollup
 
     assert asked.store is not None
     chains = StoreBaselines(asked.store, policy=asked.store_policy, limit=asked.limit)
@@ -312,7 +312,7 @@ def _replay_store(asked: Asked) -> RunReport:
     else:
         results = _results(asked, run)
     report = _reported(run, len(chains), results, None)
-    summary = rollup(results, asked.gate, total=len(chains))
+    summary = rollup(results, asked.gate, total=len(chains)).to_wire()
     return replace(report, summary=summary, extra={**report.extra, "store": str(asked.store)})
 
 
@@ -415,10 +415,12 @@ def _print_report(report: RunReport) -> None:
             for number, result in enumerate(report.failed, 1):
                 typer.echo(episode_line(number, failed, result))
     if "stopped_early" in report.extra:
-        landed, verdict = len(report.results), report.decision.get("recommend", "hold")
-        typer.echo(f"stopped early after {landed} of {report.total}: enough is known to {verdict}")
+        landed = len(report.results)
+        typer.echo(
+            f"stopped early after {landed} of {report.total}: enough is known to {report.recommend}"
+        )
     typer.echo("")
-    for line in (*summary_lines(report.summary), "", *decision_lines(report.summary)):
+    for line in report_lines(report.summary):
         typer.echo(line)
     if report.url:
         typer.echo(f"\n{report.url}")
@@ -435,8 +437,7 @@ def _tell_github(report: RunReport, *, to_stderr: bool) -> None:
     else:
         typer.echo(text, err=to_stderr)
     if output := os.environ.get("GITHUB_OUTPUT"):
-        decision = report.decision.get("recommend", "hold")
-        _append(output, f"decision={decision}\neval_run_id={report.run_id or ''}\n")
+        _append(output, f"decision={report.recommend}\neval_run_id={report.run_id or ''}\n")
 
 
 def _append(path: str, text: str) -> None:
@@ -471,8 +472,8 @@ def _endings(gated: bool) -> Iterator[None]:
 def _ending(report: RunReport) -> int:
     if report.gated:
         return OK if report.ships else VIOLATIONS
-    counts = report.summary.get("counts")
-    if counts is None:
+    if not isinstance(report.rollup, Rollup):
         return VIOLATIONS if report.failed else OK
-    spared = counts["pending"] if "stopped_early" in report.extra else 0
-    return OK if counts["complete"] + spared == counts["total"] else VIOLATIONS
+    counts = report.rollup.counts
+    skipped = counts.pending if "stopped_early" in report.extra else 0
+    return OK if counts.complete + skipped == counts.total else VIOLATIONS

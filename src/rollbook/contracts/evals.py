@@ -6,10 +6,10 @@ says about an outcome always comes with its evidence, because "we looked" and "w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
+
+from rollbook.contracts.outcomes import OUTCOMES
 
 RunStatus: TypeAlias = Literal["pending", "running", "completed", "failed", "cancelled"]
 ResultStatus: TypeAlias = Literal["pending", "complete", "failed"]
@@ -31,22 +31,6 @@ EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
 store holds the true reward of what the candidate chose. `asserted`: the policy said so itself. `open_loop`: recorded
 observations went through the policy; its actions changed or did not. `not_measured`: nothing is known.
 """
-
-OUTCOMES = ("success", "reward_total", "collision_count", "time_to_goal_s")
-"""What an episode came to. In a result each stands twice, as `<name>_baseline` and `<name>_candidate`."""
-
-HIGHER_IS_BETTER: Mapping[str, bool] = MappingProxyType(
-    {"success": True, "reward_total": True, "collision_count": False, "time_to_goal_s": False}
-)
-SUMMARY_KEYS: Mapping[str, str] = MappingProxyType(
-    {
-        "success": "success_rate",
-        "reward_total": "reward_mean",
-        "collision_count": "collision_rate",
-        "time_to_goal_s": "time_to_goal_s",
-    }
-)
-"""What an outcome is called once it was averaged over a run."""
 
 RESULT_KEYS = (
     *(f"{name}_{side}" for name in OUTCOMES for side in ("baseline", "candidate")),

@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.contracts.evals import LONGEST_ERROR, OUTCOMES, EvalResult, Evidence
+from rollbook.contracts.evals import LONGEST_ERROR, EvalResult, Evidence
 from rollbook.contracts.gate import Gate
+from rollbook.contracts.outcomes import OUTCOMES
 from rollbook.contracts.streams import CLOCK_FIELD, ONLY_FIELD, split_key
 from rollbook.errors import ConfigurationError, InvalidValue
 from rollbook.evals.baselines import Arrays, Baseline
@@ -50,7 +51,7 @@ from rollbook.evals.policies import (
 )
 from rollbook.scoring.actions import stack_actions
 from rollbook.scoring.metrics import action_l2_distance, ood_action_share, result_metrics
-from rollbook.scoring.rollup import rollup
+from rollbook.scoring.run_rollup import rollup
 
 MOST_STEPS = 10_000
 _REWARD = "reward"
@@ -116,7 +117,7 @@ def run_closed_loop(
     runs = [_play(factory, baseline, policy, steps) for _ in range(repeat)]
     if any(run.traces() != runs[0].traces() for run in runs[1:]):
         deterministic = False
-    recorded = {name: baseline.outcome.get(name) for name in OUTCOMES}
+    recorded: Outcome = {name: baseline.outcome.get(name) for name in OUTCOMES}
     if replayed is not None:
         again = replayed.outcome()
         if deterministic:
@@ -437,7 +438,7 @@ def calibrate(
     """
     results = [_against_itself(factory, each, policy, max_steps) for each in baselines]
     verdicts = [each.metrics.get("repro", {}).get("deterministic") for each in results]
-    summary: dict[str, Any] = rollup(results, gate)
+    summary = rollup(results, gate).to_wire()
     summary["calibration"] = {
         "replayed": "actions" if policy is None else "policy",
         "deterministic": verdicts.count(True),

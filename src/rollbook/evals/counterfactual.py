@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.contracts.evals import OUTCOMES, Evidence
+from rollbook.contracts.evals import Evidence
+from rollbook.contracts.outcomes import OUTCOMES
 from rollbook.errors import InvalidValue
 from rollbook.store.reader import RolloutZarrStoreReader
 

@@ -35,7 +35,7 @@ from rollbook.evals.uploads import Uploads, as_result, tell
 from rollbook.evals.workers import INFRASTRUCTURE, WorkerPlan
 from rollbook.scoring.observations import ALIGNMENTS
 from rollbook.scoring.reference import ActionReference
-from rollbook.scoring.rollup import rollup
+from rollbook.scoring.run_rollup import rollup
 
 if TYPE_CHECKING:
     from rollbook.client import Client
@@ -126,7 +126,7 @@ class _Looks:
             pending = [EvalResult(each, None, "pending", {}) for each in missing]
             known = [*self._results, *pending]
             summary = rollup(known, self._gate, total=self._total, critical=self._critical)
-            self.enough = summary["decision"]["early_stop"] is not None
+            self.enough = summary.decision.early_stop is not None
 
 
 def _critical_scenarios(client: Client, ids: list[str]) -> dict[str, str]:

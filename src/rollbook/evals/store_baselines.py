@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.contracts.episode import LONGEST_NAME, EpisodeRecord
-from rollbook.contracts.evals import OUTCOMES
+from rollbook.contracts.outcomes import OUTCOMES
 from rollbook.errors import ConfigurationError
 from rollbook.evals.baselines import Baseline
 from rollbook.evals.counterfactual import (

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtri, stdtrit
 
+from rollbook.contracts.decision import Interval
 from rollbook.scoring.bootstrap import bca_interval
-
-Interval = tuple[float, float]
 
 FEWEST_FOR_A_MEAN = 8
 FEWEST_FOR_BOOTSTRAP = 50

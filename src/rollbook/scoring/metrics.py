@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.contracts.evals import EVIDENCE_KEY, OUTCOMES
+from rollbook.contracts.evals import EVIDENCE_KEY
+from rollbook.contracts.outcomes import OUTCOMES
 from rollbook.errors import InvalidValue
 from rollbook.scoring.actions import (
     CLOCK_FIELD,

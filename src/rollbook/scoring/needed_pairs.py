@@ -1,4 +1,4 @@
-"""Needed pairs: how many more it would take to ship, when more is all that is missing."""
+"""Needed pairs: how many further pairs it takes to ship, when only pairs are missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MORE_PAIRS_HELP = {"missing_data", "insufficient_n", "not_better"}
 def needed_pairs(
     statistics: Statistics, gate: Gate, facts: RunFacts, verdict: Verdict
 ) -> int | None:
-    """Further pairs, if they go as those so far. 0 when it ships; None when more pairs would not change it."""
+    """Further pairs, if they turn out like the pairs so far. 0 when it ships; None when more pairs would not help."""
     if verdict.recommend == "ship":
         return 0
     if not set(verdict.reasons) <= _MORE_PAIRS_HELP:
@@ -32,35 +32,34 @@ def needed_pairs(
         outcome = statistics[rule.metric]
         if rule.metric != "time_to_goal_s":
             answers.append(gate.n_min - outcome.n)
-        answers.append(_to_fill(outcome, gate, facts))
-        answers.append(_to_rule_out(outcome, rule, gate))
+        answers.append(_pairs_to_fill(outcome, gate, facts))
+        answers.append(_pairs_to_rule_out(outcome, rule, gate))
     if gate.mode == "superiority" and not verdict.better:
-        answers.append(_to_claim(statistics, gate))
+        answers.append(_pairs_to_claim(statistics, gate))
     most = 0
     for answer in answers:
         if answer is None:
             return None
         most = max(most, answer)
-    # never nothing: what was measured does not do
-    return max(1, most) if most <= MOST_PAIRS else None
+    return max(1, most) if most <= MOST_PAIRS else None  # it holds, so at least one pair is needed
 
 
-def _to_fill(outcome: OutcomeStatistics, gate: Gate, facts: RunFacts) -> int | None:
-    """Until enough of the pairs have an answer: first those that have no result yet, then new ones."""
+def _pairs_to_fill(outcome: OutcomeStatistics, gate: Gate, facts: RunFacts) -> int | None:
+    """Until enough pairs are measured: first those that have no result yet, then new ones."""
     pairs, share = outcome.pairs, gate.min_used_share
     if pairs.used_share >= share:
         return 0
     used = pairs.total - pairs.missing
     more = math.ceil(share * pairs.total - used - 1e-9)
-    left = min(facts.left, pairs.missing)
-    if more <= left:
+    pending = min(facts.pending, pairs.missing)
+    if more <= pending:
         return more
     if share >= 1:
         return None
-    return math.ceil((share * (pairs.total - left) - used) / (1 - share) - 1e-9)
+    return math.ceil((share * (pairs.total - pending) - used) / (1 - share) - 1e-9)
 
 
-def _to_rule_out(outcome: OutcomeStatistics, rule: MetricRule, gate: Gate) -> int | None:
+def _pairs_to_rule_out(outcome: OutcomeStatistics, rule: MetricRule, gate: Gate) -> int | None:
     """Until a loss as large as the margin is ruled out."""
     if rule.margin is None or (outcome.lower is not None and outcome.lower > -rule.margin):
         return 0
@@ -74,19 +73,19 @@ def _to_rule_out(outcome: OutcomeStatistics, rule: MetricRule, gate: Gate) -> in
     return None if pairs is None else max(1, pairs - n)
 
 
-def _to_claim(statistics: Statistics, gate: Gate) -> int | None:
-    """Until the primary that is closest to it is shown to be better."""
+def _pairs_to_claim(statistics: Statistics, gate: Gate) -> int | None:
+    """Until the first primary is shown to be better."""
     primaries = [statistics[rule.metric] for rule in gate.rules if rule.role == "primary"]
     asked = [each for each in primaries if each.n and usable(each, gate)]
     answers = []
     for each in asked:
-        pairs = _pairs_to_claim(each, gate, gate.alpha / len(asked))
+        pairs = _pairs_to_claim_one(each, gate, gate.alpha / len(asked))
         if pairs is not None:
             answers.append(max(1, pairs - each.n, gate.n_min - each.n))
     return min(answers, default=None)
 
 
-def _pairs_to_claim(outcome: OutcomeStatistics, gate: Gate, alpha: float) -> int | None:
+def _pairs_to_claim_one(outcome: OutcomeStatistics, gate: Gate, alpha: float) -> int | None:
     n = outcome.n
     if outcome.pairs.metric == "success":
         win, loss = outcome.wins / n, outcome.losses / n

@@ -1,17 +1,17 @@
-"""Outcome pairs: which pairs of a run count for one outcome, and as what.
+"""Outcome pairs: which pairs of a run count for one outcome, and with which gain.
 
-A pair counts when both sides are known and the candidate's side was measured. Beyond that:
+A pair counts when both sides are known and the candidate's side was measured. In addition:
 
-    success          a candidate that crashed has lost, unless the baseline is known to have failed too
-    reward           a candidate that crashed has lost as much as lies between the best and the worst reward of the run,
-                     nothing at all (0) being one of them
-    collisions       a crash says nothing
-    time to goal     only where both reached it; where success is not known, a time to goal stands for it
+    success          a crashed candidate has lost, unless the baseline is known to have failed too
+    reward           a crashed candidate has lost the difference between the best and the worst reward of the run; a
+                     reward of 0 is included in that range
+    time to goal     counts only where both reached the goal; where success is unknown, a time to goal stands for it
+    others           a crash is a missing pair
 
-Crashes count only beside a pair that was measured, or a baseline that is known: otherwise there is nothing they lost.
+Crashes count only where at least one pair was measured, or the baseline is known. Otherwise nothing was lost.
 
-Measured pairs of one situation (same environment version, same seed) are one pair: what it gained on average, and for
-success whether that is a win, a loss or neither. Running one situation thirty times is not thirty answers.
+Measured pairs of one situation (same environment version, same seed) count as one pair, with their mean gain. For
+success this is a win, a loss or neither. Thirty runs of one situation are not thirty independent answers.
 """
 
 from __future__ import annotations
@@ -21,35 +21,36 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.contracts.evals import EVIDENCE, HIGHER_IS_BETTER
+from rollbook.contracts.evals import EVIDENCE
+from rollbook.contracts.outcomes import OUTCOMES, Outcome
 from rollbook.scoring.result_columns import Flags, Floats, ResultColumns
 
 _ROUNDING = 1e-12
-"""Of the values: sums that were added up in another order differ by less, and that is no difference."""
+"""Relative. Sums that were added in another order differ by less than this, which is not a difference."""
 
 
 @dataclass(frozen=True)
 class OutcomePairs:
-    metric: str
+    metric: Outcome
     baseline: Floats
     candidate: Floats
-    """Both sides of the pairs that were measured, one per situation."""
+    """Both sides of the measured pairs, one per situation."""
     gains: Floats
     """How much better the candidate was, per pair, crashes after the measured ones. Above zero is better for every
-    outcome, also where less is better."""
+    outcome, also where a lower value is better."""
     mean_gains: Floats
-    """The same before success became a win or a loss: where a situation was run often, by how much."""
+    """The same, before success of a situation with several pairs becomes a win or a loss."""
     rows: NDArray[np.intp]
+    """Rows of the result columns that are in the gains."""
     row_gains: Floats
-    """Of the columns, every row that is in the gains, and what it gained alone: a disaster is one, whatever the other
-    runs of its situation came to."""
+    """Gain of each of these rows alone: a catastrophe counts whatever the other pairs of its situation gained."""
     crashes: int
     total: int
-    """Pairs that should be here; those of one situation count once."""
+    """Pairs that should be measured; those of one situation count once."""
     repeats: int
     """Measured pairs beyond the first of their situation."""
     kinds: tuple[str, ...]
-    """Of evidence, among the pairs that were measured."""
+    """Kinds of evidence among the measured pairs."""
     evidence: str
     unusable: int
 
@@ -58,25 +59,25 @@ class OutcomePairs:
 
     @property
     def used_share(self) -> float:
-        """Of the pairs that should be here. For success a crash is an answer; for anything else it is a gap."""
+        """Share of the pairs that have an answer. A crash is an answer for success, and a missing pair for the rest."""
         used = len(self) if self.metric == "success" else len(self) - self.crashes
         return used / self.total if self.total else 0.0
 
     @property
     def missing(self) -> int:
-        """Pairs that have no answer."""
+        """Pairs without an answer."""
         return max(0, self.total - round(self.used_share * self.total))
 
 
-def outcome_pairs(columns: ResultColumns, metric: str, total: int) -> OutcomePairs:
-    """`total` is the number of pairs of the run; outcomes that only some pairs can have count their own."""
+def outcome_pairs(columns: ResultColumns, metric: Outcome, total: int) -> OutcomePairs:
+    """`total` is the number of pairs of the run. Time to goal counts its own, since only some pairs can have it."""
     column = columns.outcomes[metric]
-    measured = columns.complete & column.told & column.known
+    measured = columns.complete & column.has_evidence & column.known
     if metric == "time_to_goal_s":
         both = _both_reached(columns, measured)
         measured &= both
         total = int(both.sum())
-    sign = 1.0 if HIGHER_IS_BETTER[metric] else -1.0
+    sign = 1.0 if OUTCOMES[metric].higher_is_better else -1.0
     gains = sign * (column.candidate - column.baseline)
     size = np.abs(column.candidate) + np.abs(column.baseline)
     gains[np.abs(gains) <= _ROUNDING * size] = 0.0
@@ -114,7 +115,7 @@ def outcome_pairs(columns: ResultColumns, metric: str, total: int) -> OutcomePai
 
 
 def _averaged(groups: NDArray[np.intp], values: Floats) -> Floats:
-    """The mean of each group, in the order of the groups. What rounding leaves of a sum that cancels is nothing."""
+    """Mean of each group, in the order of the groups. Rounding errors of a sum that cancels become zero."""
     _, group, count = np.unique(groups, return_inverse=True, return_counts=True)
     mean = np.bincount(group, values) / count
     size = np.bincount(group, np.abs(values)) / count
@@ -124,23 +125,23 @@ def _averaged(groups: NDArray[np.intp], values: Floats) -> Floats:
 
 def _both_reached(columns: ResultColumns, timed: Flags) -> Flags:
     success = columns.outcomes["success"]
-    told = columns.complete & success.told
-    reached = told & (success.baseline == 1) & (success.candidate == 1)
-    failed = (success.baseline == 0) | (told & (success.candidate == 0))
+    measured = columns.complete & success.has_evidence
+    reached = measured & (success.baseline == 1) & (success.candidate == 1)
+    failed = (success.baseline == 0) | (measured & (success.candidate == 0))
     return np.asarray(reached | (timed & ~failed))
 
 
-def _crashed(columns: ResultColumns, metric: str, anything: bool) -> NDArray[np.intp]:
+def _crashed(columns: ResultColumns, metric: Outcome, any_measured: bool) -> NDArray[np.intp]:
     if metric == "reward_total":
-        return np.flatnonzero(columns.failed & anything)
+        return np.flatnonzero(columns.failed & any_measured)
     if metric == "success":
         known = np.isfinite(columns.outcomes[metric].baseline)
-        return np.flatnonzero(columns.failed & (known | anything))
+        return np.flatnonzero(columns.failed & (known | any_measured))
     return np.zeros(0, np.intp)
 
 
-def _crash_gains(metric: str, seen: Floats, baseline: Floats) -> Floats:
-    """`seen` is every reward of the run. The worst measured pair would not do: where all are gains, it is one too."""
+def _crash_gains(metric: Outcome, seen: Floats, baseline: Floats) -> Floats:
+    """`seen` holds every reward of the run. The worst measured pair would not do: it can be a gain."""
     if metric == "success":
         return np.where(baseline == 0, 0.0, -1.0)
     return np.full(len(baseline), float(seen.min(initial=0.0)) - float(seen.max(initial=0.0)))

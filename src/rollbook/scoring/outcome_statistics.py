@@ -1,4 +1,4 @@
-"""Outcome statistics: everything a decision needs to know about one outcome of a run."""
+"""Outcome statistics: everything that a decision needs about one outcome of a run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from rollbook.contracts.evals import OUTCOMES
 from rollbook.contracts.gate import Gate, MetricRule
+from rollbook.contracts.outcomes import OUTCOMES
 from rollbook.scoring.intervals import (
     FEWEST_FOR_A_MEAN,
     deviation,
@@ -18,22 +18,21 @@ from rollbook.scoring.intervals import (
 from rollbook.scoring.outcome_pairs import OutcomePairs
 from rollbook.scoring.paired_tests import PValues, mcnemar_exact, sign_flip
 
-_COUNTED_FROM = {"success": 0.0, "collision_count": 0.0}
-"""A success that became a failure and a collision more are catastrophes unless the gate says otherwise."""
+_PLACES = {name: place for place, name in enumerate(OUTCOMES)}
 
 
 @dataclass(frozen=True)
 class OutcomeStatistics:
     pairs: OutcomePairs
     gain: float | None
-    """The mean; above zero is better."""
+    """Mean gain; above zero is better."""
     deviation: float
     wins: int
     losses: int
     lower: float | None
-    """What the gain is at least, one-sided, at the gate's level. None where there are too few pairs to say."""
+    """One-sided lower bound of the gain, at the gate's level. None where there are too few pairs."""
     catastrophic_rows: frozenset[int] | None
-    """None where nothing is counted as a catastrophe."""
+    """Rows with a catastrophe. None where the outcome has no limit for catastrophes."""
     seed: int
 
     @property
@@ -42,12 +41,12 @@ class OutcomeStatistics:
 
     @cached_property
     def p(self) -> PValues | None:
-        """Worked out when it is first asked for: an outcome that decides nothing may never be."""
+        """Computed on first use, because an outcome that decides nothing may not need it."""
         if not self.n:
             return None
         if self.pairs.metric == "success":
             return mcnemar_exact(self.wins, self.losses)
-        return sign_flip(self.pairs.gains, [self.seed % 2**64, OUTCOMES.index(self.pairs.metric)])
+        return sign_flip(self.pairs.gains, [self.seed % 2**64, _PLACES[self.pairs.metric]])
 
 
 def outcome_statistics(pairs: OutcomePairs, gate: Gate) -> OutcomeStatistics:
@@ -60,7 +59,7 @@ def outcome_statistics(pairs: OutcomePairs, gate: Gate) -> OutcomeStatistics:
     if n and pairs.metric == "success":
         lower = tango_interval(wins, losses, n, 1 - 2 * gate.alpha)[0]
         if pairs.repeats:
-            lower = _not_above_the_mean(lower, pairs, gate)
+            lower = _at_most_bound_of_mean(lower, pairs, gate)
     elif mean is not None and n >= FEWEST_FOR_A_MEAN:
         lower = student_interval(mean, spread, n, 1 - 2 * gate.alpha)[0]
     return OutcomeStatistics(
@@ -70,14 +69,14 @@ def outcome_statistics(pairs: OutcomePairs, gate: Gate) -> OutcomeStatistics:
         wins=wins,
         losses=losses,
         lower=lower,
-        catastrophic_rows=catastrophic_rows(pairs, gate.rule(pairs.metric)),
+        catastrophic_rows=_catastrophic_rows(pairs, gate.rule(pairs.metric)),
         seed=gate.seed,
     )
 
 
-def _not_above_the_mean(lower: float, pairs: OutcomePairs, gate: Gate) -> float | None:
-    """Many situations won by a little do not make up for a few that were lost for good: a margin on success holds for
-    the mean as well as for the count."""
+def _at_most_bound_of_mean(lower: float, pairs: OutcomePairs, gate: Gate) -> float | None:
+    """The margin on success has to hold for the mean as well as for the signs: many situations won by a little do not
+    make up for a few that were lost completely."""
     n = len(pairs)
     if n < FEWEST_FOR_A_MEAN:
         return None
@@ -85,11 +84,9 @@ def _not_above_the_mean(lower: float, pairs: OutcomePairs, gate: Gate) -> float 
     return min(lower, student_interval(mean, spread, n, 1 - 2 * gate.alpha)[0])
 
 
-def catastrophic_rows(pairs: OutcomePairs, rule: MetricRule) -> frozenset[int] | None:
-    """The rows in which the candidate lost more than is borne in a single episode."""
-    bar = rule.catastrophe
-    if bar is None:
-        bar = _COUNTED_FROM.get(pairs.metric)
-    if bar is None:
+def _catastrophic_rows(pairs: OutcomePairs, rule: MetricRule) -> frozenset[int] | None:
+    """Rows in which the candidate lost more than is accepted in a single episode."""
+    limit = OUTCOMES[pairs.metric].catastrophe if rule.catastrophe is None else rule.catastrophe
+    if limit is None:
         return None
-    return frozenset(pairs.rows[pairs.row_gains < -(bar + 1e-9)].tolist())
+    return frozenset(pairs.rows[pairs.row_gains < -(limit + 1e-9)].tolist())

@@ -1,72 +1,56 @@
-"""Outcomes: what an episode came to, read from where recorders write it, or said by the policy itself."""
+"""Outcomes of one episode: read from the metadata of a recording, or stated by the policy itself."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from rollbook.contracts.evals import OUTCOMES
+from rollbook.contracts.outcomes import OUTCOMES, OutcomeKind
 from rollbook.errors import InvalidValue
 
 _NESTED = ("outcome", "lerobot_episode_outcome", "hdf5_episode_outcome")
-"""Where an outcome is written below the top of the metadata, in the order in which they are asked."""
-_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "success": ("success", "next.success"),
-        "reward_total": ("reward_total", "next.reward_sum", "reward"),
-        "collision_count": ("collision_count",),
-        "time_to_goal_s": ("time_to_goal_s",),
-    }
-)
-_OUR_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"success": ("successes",), "reward_total": ("total_reward", "reward_sum")}
-)
-"""Of recorders that the public client does not know. They are asked last, so that it and we never differ."""
+"""Objects inside the metadata that can hold outcomes, in the order in which they are read."""
 
 
 def outcome_of(metadata: Mapping[str, Any]) -> dict[str, bool | float | None]:
-    """The four outcomes of a recorded episode. None is not known; nothing is guessed from another field."""
-    sources = [metadata, *_nested(metadata)]
-    return {name: _first(name, sources) for name in OUTCOMES}
+    """The outcomes of a recorded episode. None means unknown; an outcome is never guessed from another field."""
+    nested = [metadata.get(name) for name in _NESTED]
+    sources = [metadata, *(each for each in nested if isinstance(each, Mapping))]
+    return {name: _first(kind, sources) for name, kind in OUTCOMES.items()}
 
 
-def candidate_outcome(said: object) -> dict[str, bool | float | int]:
-    """What a policy says in `_outcome`, as plain values. What it does not say is not there."""
-    if said is None:
+def candidate_outcome(stated: object) -> dict[str, bool | float | int]:
+    """The outcomes that a policy states in `_outcome`, as plain values. Others are absent."""
+    if stated is None:
         return {}
-    if not isinstance(said, Mapping):
-        raise _wrong("_outcome", said, "a mapping with any of " + ", ".join(OUTCOMES))
-    known = {name: said[name] for name in OUTCOMES if said.get(name) is not None}
-    return {name: _checked(name, value) for name, value in known.items()}
+    if not isinstance(stated, Mapping):
+        raise _invalid("_outcome", stated, "a mapping with any of " + ", ".join(OUTCOMES))
+    return {
+        name: _checked(kind, stated[name])
+        for name, kind in OUTCOMES.items()
+        if stated.get(name) is not None
+    }
 
 
 # --------------------------------------------------------------------------------------- recorded
 
 
-def _nested(metadata: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for name in _NESTED:
-        nested = metadata.get(name)
-        if isinstance(nested, Mapping):
-            yield nested
-
-
-def _first(outcome: str, sources: list[Mapping[str, Any]]) -> bool | float | None:
-    for names in (_NAMES[outcome], _OUR_NAMES.get(outcome, ())):
+def _first(kind: OutcomeKind, sources: list[Mapping[str, Any]]) -> bool | float | None:
+    for names in (kind.recorded_as, kind.also_recorded_as):
         for source in sources:
             for name in names:
-                value = _recorded(outcome, source.get(name))
+                value = _recorded(kind, source.get(name))
                 if value is not None:
                     return value
     return None
 
 
-def _recorded(outcome: str, value: object) -> bool | float | None:
-    """Truth values for success, numbers for the rest; anything else was not recorded."""
-    if outcome == "success":
+def _recorded(kind: OutcomeKind, value: object) -> bool | float | None:
+    """A truth value or a finite number, as the outcome asks; None for anything else."""
+    if kind.type is bool:
         return value if isinstance(value, bool) else None
     if not isinstance(value, int | float):
         return None
@@ -80,30 +64,26 @@ def _recorded(outcome: str, value: object) -> bool | float | None:
 # ---------------------------------------------------------------------------------------- asserted
 
 
-def _checked(name: str, value: object) -> bool | float | int:
-    plain = (
-        value.item() if isinstance(value, np.generic | np.ndarray) and value.size == 1 else value
-    )
-    if name == "success":
-        if isinstance(plain, bool):
-            return plain
-        if isinstance(plain, int) and plain in (0, 1):
+def _checked(kind: OutcomeKind, value: object) -> bool | float | int:
+    field = f"_outcome.{kind.name}"
+    plain = value
+    if isinstance(value, np.generic | np.ndarray) and value.size == 1:
+        plain = value.item()
+    if kind.type is bool:
+        if isinstance(plain, bool | int) and plain in (0, 1):
             return plain == 1
-        raise _wrong(name, value, "true or false")
+        raise _invalid(field, value, "true or false")
     if isinstance(plain, bool) or not isinstance(plain, int | float):
-        raise _wrong(name, value, "a number")
+        raise _invalid(field, value, "a number")
     if not math.isfinite(plain):
-        raise _wrong(name, value, "a finite number, or nothing at all when it is not known")
-    if name != "reward_total" and plain < 0:
-        raise _wrong(name, value, "0 or more")
-    if name == "collision_count":
-        if plain != int(plain):
-            raise _wrong(name, value, "a whole number")
-        return int(plain)
-    return float(plain)
+        raise _invalid(field, value, "a finite number, or nothing at all when it is not known")
+    if kind.lowest is not None and plain < kind.lowest:
+        raise _invalid(field, value, f"{kind.lowest:g} or more")
+    if kind.type is int and plain != int(plain):
+        raise _invalid(field, value, "a whole number")
+    return kind.type(plain)
 
 
-def _wrong(name: str, value: object, expected: str) -> InvalidValue:
-    field = name if name.startswith("_") else f"_outcome.{name}"
+def _invalid(field: str, value: object, expected: str) -> InvalidValue:
     shown = f"{str(value)[:80]!r} ({type(value).__name__})"
     return InvalidValue(record="action", field=field, value=shown, expected=expected)

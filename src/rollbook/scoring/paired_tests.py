@@ -1,55 +1,68 @@
-"""Paired tests: how often chance alone would give what was measured, if the two policies were the same.
+"""Paired tests: the probability that two equal policies would give a difference as large as the measured one.
 
-Success is tested by the exact McNemar test, means by flipping signs. Both only ask for pairs, not for a bell curve.
-Wilcoxon's test is not here on purpose: it calls a policy better that is usually a little better and sometimes crashes.
+Success is tested by the exact McNemar test, means by flipping signs. Both need pairs, but no normal distribution.
+Wilcoxon's test is left out on purpose: it prefers a policy that is usually a little better and sometimes crashes.
+
+E-values are for sequential runs, which are looked at after every episode. A p-value that is computed again and again
+calls equal policies different far too often. An e-value does not: it is the capital of a fair bet against "not
+better", so it ever reaches 1/alpha by chance in at most alpha of all runs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import betainc, gammaln
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betainc, betaincc, betaincinv, betaln, gammaln
+
+from rollbook.contracts.decision import SuccessBelief
 
 MOST_FOR_EXACT = 13
-"""Differences whose signs are flipped in every way there is."""
+"""Up to this many differences, every combination of signs is tried."""
 RANDOM_FLIPS = 9_999
 _ROUNDING = 1e-12
+_LARGEST_LOG_E = 690.0
+"""exp() of more would overflow."""
+_BELIEF_SLICES = 128
 _BITS = 8
 _EVERY_BYTE: NDArray[np.float64] = (
     np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float64) * 2 - 1
 )
 
 
+Name = TypeVar("Name", bound=str)
+
+
 class PValues(NamedTuple):
-    """One-sided, both ways."""
+    """One-sided p-values in both directions."""
 
     better: float
     worse: float
 
 
 def mcnemar_exact(wins: int, losses: int) -> PValues:
-    """Only pairs that differ say anything; if the policies were equal, each would be a toss of a coin."""
-    return PValues(_at_least(wins, losses), _at_least(losses, wins))
+    """Only pairs that differ carry information. For equal policies each of them is a toss of a coin."""
+    return PValues(_p_of_wins(wins, losses), _p_of_wins(losses, wins))
 
 
 def mcnemar_mid_p(wins: int, losses: int) -> float:
-    """One-sided "better", less careful than the exact one: to be shown, never to decide on."""
+    """One-sided p-value of "better", less conservative than the exact one. It is shown and decides nothing."""
     n = wins + losses
     chance = gammaln(n + 1) - gammaln(wins + 1) - gammaln(losses + 1) - n * np.log(2)
-    return float(_at_least(wins, losses) - 0.5 * np.exp(chance))
+    return float(_p_of_wins(wins, losses) - 0.5 * np.exp(chance))
 
 
-def _at_least(wins: int, losses: int) -> float:
+def _p_of_wins(wins: int, losses: int) -> float:
     return 1.0 if wins == 0 else float(betainc(wins, losses + 1, 0.5))
 
 
 def sign_flip(gains: NDArray[np.float64], seed: int | list[int] = 0) -> PValues:
-    """Of the mean gain: equal policies could as well have swapped places in every pair.
+    """P-values of the mean gain. For equal policies, every gain could as well have the opposite sign.
 
-    Exact for few differences, else 9 999 flips from the seed. Pairs without a difference have no sign to flip.
+    Exact for few differences, else 9 999 random flips from the seed. Pairs without a difference have no sign to flip.
     """
     gains = gains[gains != 0]
     if not len(gains):
@@ -75,7 +88,7 @@ def _all_flips(gains: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _random_flips(gains: NDArray[np.float64], seed: int | list[int]) -> NDArray[np.float64]:
-    """A random byte flips eight differences at once: their 256 sums are looked up, not added up."""
+    """A random byte flips eight differences at once; their 256 possible sums are in a table."""
     groups = -(-len(gains) // _BITS)
     padded = np.zeros(groups * _BITS)
     padded[: len(gains)] = gains
@@ -85,13 +98,13 @@ def _random_flips(gains: NDArray[np.float64], seed: int | list[int]) -> NDArray[
     flips = random[: groups * RANDOM_FLIPS].reshape(groups, RANDOM_FLIPS)
     sums, looked_up = np.zeros(RANDOM_FLIPS), np.empty(RANDOM_FLIPS)
     for row, chosen in zip(table, flips, strict=True):
-        # clip: without it each place would be checked, and a byte cannot be out of 256
+        # mode="clip" skips the bounds check; a byte is always a valid index into 256 entries
         sums += row.take(chosen, out=looked_up, mode="clip")
     return sums
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Adjusted for having asked more than once; in the order of the names given."""
+def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
+    """P-values adjusted for testing several outcomes, in the order given."""
     left = len(p_values)
     highest = 0.0
     adjusted = {}
@@ -103,11 +116,50 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 
 def probability_of_improvement(gains: NDArray[np.float64]) -> float:
-    """That a pair, picked blindly, is a gain; no difference counts half."""
+    """Probability that a random pair is a gain. A pair without a difference counts half."""
     return float(np.mean(gains > 0) + 0.5 * np.mean(gains == 0))
 
 
 def interquartile_mean(values: NDArray[np.float64]) -> float:
-    """The mean of the middle half: one wild episode does not move it."""
+    """Mean of the middle half, which one extreme episode does not move."""
     cut = len(values) // 4
     return float(np.sort(values)[cut : len(values) - cut].mean())
+
+
+# ----------------------------------------------------------------------------------------- e-values
+
+
+def log_e_value(wins: ArrayLike, losses: ArrayLike) -> NDArray[np.float64]:
+    """Logarithm of the e-value against "the candidate wins at most half of the pairs that differ".
+
+    The bet is spread evenly over all win rates above one half, which has a closed form. Swap the arguments for the bet
+    that the candidate is worse.
+    """
+    won = np.asarray(wins, np.float64)
+    lost = np.asarray(losses, np.float64)
+    with np.errstate(divide="ignore"):
+        above = np.log(betaincc(won + 1, lost + 1, 0.5))
+    return np.asarray(above + betaln(won + 1, lost + 1) + (won + lost + 1) * math.log(2))
+
+
+def e_value(wins: int, losses: int) -> float:
+    """Always finite: a value that is too large for a float becomes the largest power that is not."""
+    return math.exp(min(_LARGEST_LOG_E, float(log_e_value(wins, losses))))
+
+
+# ------------------------------------------------------------------------------------------- belief
+
+
+def success_belief(wins: int, losses: int, n: int, margin: float) -> SuccessBelief:
+    """Bayesian probabilities under a Dirichlet(1/2, 1/2, 1/2, 1/2) prior on the four kinds of pairs.
+
+    The share of pairs that differ and the share of wins among them are then independent Beta variables. The first is
+    cut into slices of equal probability, the second is integrated exactly in each. No random numbers are drawn.
+    """
+    slices = (np.arange(_BELIEF_SLICES) + 0.5) / _BELIEF_SLICES
+    differ = betaincinv(wins + losses + 1, n - wins - losses + 1, slices)
+    least = np.clip((1 - margin / np.maximum(differ, 1e-300)) / 2, 0.0, 1.0)
+    return SuccessBelief(
+        p_better=float(betaincc(wins + 0.5, losses + 0.5, 0.5)),
+        p_not_worse=float(betaincc(wins + 0.5, losses + 0.5, least).mean()),
+    )

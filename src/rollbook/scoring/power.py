@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, gammaln, ndtri, xlogy
 
-from rollbook.scoring.sequential import log_e_value
+from rollbook.scoring.paired_tests import log_e_value
 
 POWER = 0.8
 MOST_PAIRS = 100_000

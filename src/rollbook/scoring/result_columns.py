@@ -1,7 +1,7 @@
-"""Result columns: the results of a run as arrays, in the order of their baselines, with nothing taken on trust.
+"""Result columns: the results of a run as arrays, sorted by baseline.
 
-Results may come from any client, and were only checked to be JSON. A value that is not the number it should be is left
-out and counted; it never becomes a zero, and it never stops a rollup.
+Any client may send results, and the server only checks that they are JSON. A value that is not a valid number is left
+out and counted. It never becomes a zero, and it never stops a rollup.
 """
 
 from __future__ import annotations
@@ -15,56 +15,56 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.contracts.evals import EVIDENCE, EVIDENCE_KEY, OUTCOMES, EvalResult
+from rollbook.contracts.evals import EVIDENCE, EVIDENCE_KEY, EvalResult
+from rollbook.contracts.outcomes import OUTCOMES, Outcome
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 _MEASURING = EVIDENCE[: EVIDENCE.index("open_loop")]
-"""Kinds of evidence that say something about an outcome."""
-NOT_MEASURED = EVIDENCE.index("not_measured")
-ASSERTED = EVIDENCE.index("asserted")
+"""Kinds of evidence that measure an outcome."""
+_NOT_MEASURED = EVIDENCE.index("not_measured")
+_ASSERTED = EVIDENCE.index("asserted")
 _LARGEST = 1e300
 _PLAIN = {float, int, bool, type(None)}
-_LOWEST = {"collision_count": 0.0, "time_to_goal_s": 0.0}
 
 
 @dataclass(frozen=True)
 class OutcomeColumn:
-    """One outcome in every row, on both sides; NaN where it is not known."""
+    """One outcome of both policies, per row. NaN where it is unknown."""
 
     baseline: Floats
     candidate: Floats
     evidence: NDArray[np.int8]
     """Positions in `EVIDENCE`."""
     unusable: int
-    """Values that were there, and were no such outcome."""
+    """Values that were sent and are not a valid outcome."""
 
     @property
     def known(self) -> Flags:
         return np.isfinite(self.baseline) & np.isfinite(self.candidate)
 
     @property
-    def told(self) -> Flags:
-        """Where the evidence is of a kind that says something about an outcome."""
+    def has_evidence(self) -> Flags:
+        """Rows whose evidence is of a kind that measures an outcome."""
         return self.evidence < len(_MEASURING)
 
 
 @dataclass(frozen=True)
 class ResultColumns:
-    """One row per baseline, sorted by its id, so that the order results came in does not matter."""
+    """One row per baseline, sorted by its id, so that the order of the results does not matter."""
 
     ids: tuple[str, ...]
     complete: Flags
     failed: Flags
-    outcomes: Mapping[str, OutcomeColumn]
+    outcomes: Mapping[Outcome, OutcomeColumn]
     env_mismatch: Flags
     nondeterministic: Flags
     metrics: tuple[Mapping[str, Any], ...]
     repeated: int
-    """Results that were for a baseline that already had one."""
+    """Results for a baseline that already had one."""
     situations: NDArray[np.intp] | None = None
-    """Per row, the first row that starts where it does. None where no two are known to start alike."""
+    """Per row, the first row of the same situation. None where no two rows are known to share one."""
 
     @classmethod
     def of(cls, results: Sequence[EvalResult]) -> ResultColumns:
@@ -89,7 +89,7 @@ class ResultColumns:
         return len(self.ids)
 
     def numbers(self, *path: str) -> Floats:
-        """What the complete rows say under this path, where it is a number."""
+        """Numbers of the complete rows under this path."""
         values: list[Any] = [
             blob for blob, done in zip(self.metrics, self.complete, strict=True) if done
         ]
@@ -100,7 +100,7 @@ class ResultColumns:
 
 
 def _one_per_baseline(results: Sequence[EvalResult]) -> tuple[list[EvalResult], int]:
-    """Of several results for one baseline the least favourable kind counts: a pair is a pair only once."""
+    """Of several results for one baseline, only the least favourable one counts."""
     rows = sorted(results, key=lambda row: row.baseline_episode_id)
     ids = [row.baseline_episode_id for row in rows]
     if len(set(ids)) == len(ids):
@@ -120,13 +120,13 @@ def _text(row: EvalResult) -> str:
 
 
 def _situations(repro: Sequence[Mapping[str, Any]]) -> NDArray[np.intp] | None:
-    """What was run again in one environment version from one seed is one situation, however many baselines it has; and
-    so is what its runner calls one. Any other row is taken to be a situation of its own: a recording may carry the same
-    seed as all others of its day, and be another one."""
+    """Rows that ran again in one environment version from one seed are one situation; so are rows to which the runner
+    gave the same name. Every other row is a situation of its own: recordings often carry one seed for a whole day, and
+    still differ."""
     first: dict[Hashable, int] = {}
     found = np.arange(len(repro))
-    for row, said in enumerate(repro):
-        start = _start(said)
+    for row, stated in enumerate(repro):
+        start = _start(stated)
         if start is not None:
             found[row] = first.setdefault(start, row)
     return found if (found != np.arange(len(repro))).any() else None
@@ -150,7 +150,7 @@ def _outcomes(
     metrics: Sequence[Mapping[str, Any]],
     stated: Sequence[Mapping[str, Any] | None],
     complete: Flags,
-) -> dict[str, OutcomeColumn]:
+) -> dict[Outcome, OutcomeColumn]:
     sides = {name: _sides(name, metrics) for name in OUTCOMES}
     foreign = np.array([said is None for said in stated], bool)
     given = foreign & complete
@@ -159,43 +159,43 @@ def _outcomes(
     columns = {}
     for name, (baseline, candidate, unusable) in sides.items():
         kinds = np.array([_kind(said, name) for said in stated], np.int8)
-        kinds[given] = ASSERTED
+        kinds[given] = _ASSERTED
         columns[name] = OutcomeColumn(baseline, candidate, kinds, unusable)
     return columns
 
 
 def _differs(baseline: Floats, candidate: Floats) -> Flags:
-    """A client that states no evidence may have copied the baseline's outcomes. Only where one of them differs did the
-    policy evidently say something."""
+    """A client that states no evidence may have copied the baseline's outcomes. Its outcomes count as asserted only in
+    rows in which one of them differs."""
     return np.asarray(np.isfinite(candidate) & (candidate != baseline))
 
 
-def _sides(name: str, metrics: Sequence[Mapping[str, Any]]) -> tuple[Floats, Floats, int]:
-    """One outcome of both sides, and how many values were none."""
-    lowest = _LOWEST.get(name, -_LARGEST)
-    highest = 1.0 if name == "success" else _LARGEST
+def _sides(name: Outcome, metrics: Sequence[Mapping[str, Any]]) -> tuple[Floats, Floats, int]:
+    """One outcome of both policies, and the number of values that are not valid."""
+    kind = OUTCOMES[name]
+    lowest = -_LARGEST if kind.lowest is None else kind.lowest
     sides = []
     unusable = 0
     for side in ("baseline", "candidate"):
         column, refused = numbers([blob.get(f"{name}_{side}") for blob in metrics])
-        wrong = np.isfinite(column) & ((column < lowest) | (column > highest))
-        if name == "success":
-            wrong = np.isfinite(column) & (column != 0) & (column != 1)
-        column[wrong] = np.nan
-        unusable += refused + int(wrong.sum())
+        invalid = column < lowest
+        if kind.type is bool:
+            invalid = np.isfinite(column) & (column != 0) & (column != 1)
+        column[invalid] = np.nan
+        unusable += refused + int(invalid.sum())
         sides.append(column)
     return sides[0], sides[1], unusable
 
 
 def _kind(stated: Mapping[str, Any] | None, name: str) -> int:
     if stated is None:
-        return NOT_MEASURED
+        return _NOT_MEASURED
     word = stated.get(name)
-    return EVIDENCE.index(word) if word in EVIDENCE else NOT_MEASURED
+    return EVIDENCE.index(word) if word in EVIDENCE else _NOT_MEASURED
 
 
 def _env_differs(repro: Mapping[str, Any]) -> bool:
-    """Whether the candidate ran in another environment, or from another seed, than its baseline."""
+    """Whether the candidate ran in another environment or from another seed than the baseline."""
     if _denied(repro, "env_match"):
         return True
     seed = _mapping(repro, "seed") or {}
@@ -204,7 +204,7 @@ def _env_differs(repro: Mapping[str, Any]) -> bool:
 
 
 def _denied(repro: Mapping[str, Any], name: str) -> bool:
-    """Only a yes is one; null is that nobody looked."""
+    """Whether the value is anything but true. Null means that nobody checked."""
     return repro.get(name) not in (None, True)
 
 
@@ -217,7 +217,7 @@ def _as_mapping(value: object) -> Mapping[str, Any] | None:
 
 
 def numbers(values: Sequence[object]) -> tuple[Floats, int]:
-    """As one column, NaN for null; and how many were neither null nor a number one can calculate with."""
+    """Values as one column, NaN for null; and how many were neither null nor a usable number."""
     if {type(value) for value in values} <= _PLAIN:
         try:
             column = np.array(values, np.float64)

@@ -1,33 +1,33 @@
-"""Sentence: a decision in one line that a person can act on."""
+"""Sentence: the decision in one line for people."""
 
 from __future__ import annotations
 
-from rollbook.contracts.evals import HIGHER_IS_BETTER
+from rollbook.contracts.decision import Interval
 from rollbook.contracts.gate import Gate
-from rollbook.scoring.decision import SHOWN, RunFacts, Statistics, Verdict
-from rollbook.scoring.intervals import Interval
+from rollbook.contracts.outcomes import OUTCOMES
+from rollbook.scoring.decision import RunFacts, Statistics, Verdict
 from rollbook.scoring.outcome_statistics import OutcomeStatistics
 
 
 def sentence(
     verdict: Verdict,
-    statistics: Statistics,
+    lead: OutcomeStatistics | None,
     gate: Gate,
     facts: RunFacts,
     interval: Interval | None,
     needed: int | None,
 ) -> str:
-    """`interval` is that of the first primary that was measured."""
-    lead = leading(statistics, gate)
+    """`lead` is the outcome that the sentence is about, `interval` the interval of its delta."""
     parts = [_measured(lead, facts)]
     if lead is not None:
         parts.append(_effect(lead, interval))
-    parts.append(_shipped(verdict, gate) if verdict.recommend == "ship" else _held(verdict, needed))
+    ships = verdict.recommend == "ship"
+    parts.append(_why_ship(verdict, gate) if ships else _why_hold(verdict, needed))
     return f"{verdict.recommend.capitalize()}: {'; '.join(parts)}."
 
 
-def leading(statistics: Statistics, gate: Gate) -> OutcomeStatistics | None:
-    """What the sentence is about: the first primary that was measured, else the first guard."""
+def leading_outcome(statistics: Statistics, gate: Gate) -> OutcomeStatistics | None:
+    """The first primary that was measured, else the first guard."""
     for role in ("primary", "guard"):
         for rule in gate.rules:
             if rule.role == role and statistics[rule.metric].n:
@@ -49,10 +49,9 @@ def _measured(lead: OutcomeStatistics | None, facts: RunFacts) -> str:
 
 def _effect(lead: OutcomeStatistics, interval: Interval | None) -> str:
     metric = lead.pairs.metric
-    sign = 1 if HIGHER_IS_BETTER[metric] else -1
-    delta = sign * (lead.gain or 0.0)
-    name = SHOWN[metric]
-    text = f"{name} {_number(metric, delta)}{' points' if metric == 'success' else ''}"
+    kind = OUTCOMES[metric]
+    delta = (1 if kind.higher_is_better else -1) * (lead.gain or 0.0)
+    text = f"{kind.label} {_number(metric, delta)}{' points' if metric == 'success' else ''}"
     if metric == "success" and lead.pairs.repeats:
         text += " (situations won less lost)"
     if interval is None:
@@ -61,13 +60,13 @@ def _effect(lead: OutcomeStatistics, interval: Interval | None) -> str:
     return f"{text}, 95 % interval {low} to {high}"
 
 
-def _shipped(verdict: Verdict, gate: Gate) -> str:
+def _why_ship(verdict: Verdict, gate: Gate) -> str:
     if gate.mode == "non_inferiority":
         return "not worse than the gate allows"
-    return f"better on {' and '.join(SHOWN[metric] for metric in verdict.better)}"
+    return f"better on {' and '.join(OUTCOMES[metric].label for metric in verdict.better)}"
 
 
-def _held(verdict: Verdict, needed: int | None) -> str:
+def _why_hold(verdict: Verdict, needed: int | None) -> str:
     others = len(verdict.findings) - 1
     first = verdict.findings[0].text
     if needed is not None:
@@ -75,7 +74,7 @@ def _held(verdict: Verdict, needed: int | None) -> str:
         return f"{first}; {about} needed"
     if others:
         first += f", and {others} more reason{'s' if others > 1 else ''}"
-    if verdict.reasons == ["not_better"]:
+    if verdict.reasons == ("not_better",):
         first += "; nothing says that more pairs would show it"
     return first
 
@@ -89,6 +88,6 @@ def _pairs(count: int) -> str:
 
 
 def _rounded(count: int) -> int:
-    """To two digits: the third would be a promise."""
+    """Up to two digits: the estimate is not more precise."""
     unit = int(10 ** max(0, len(str(count)) - 2))
     return -(-count // unit) * unit

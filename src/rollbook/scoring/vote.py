@@ -1,66 +1,53 @@
 """Vote: the plain summary that every client of the protocol knows. Means, deltas, and a majority of signs.
 
-It has no uncertainty in it, and says "ship" of every third or fourth equal policy; `decision` is what to go by. Rows
-that failed are not in these means, which is what other clients expect; the decision counts them.
+The vote ignores uncertainty: it says "ship" for about a third of all candidates that are equal to the baseline. Follow
+the decision instead. Failed rows are not in these means, as other clients expect; the decision counts them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import NamedTuple
 
 import numpy as np
 
-from rollbook.contracts.evals import HIGHER_IS_BETTER, OUTCOMES, SUMMARY_KEYS
+from rollbook.contracts.decision import MetricMeans, Recommendation
+from rollbook.contracts.outcomes import OUTCOMES, Outcome
 from rollbook.scoring.result_columns import Floats, OutcomeColumn, ResultColumns
 
 
-def vote(columns: ResultColumns) -> dict[str, Any]:
-    """Five objects and the count of those that moved the right way."""
-    summary: dict[str, Any] = {
-        SUMMARY_KEYS[name]: _means(columns, columns.outcomes[name], HIGHER_IS_BETTER[name])
-        for name in OUTCOMES
-    }
-    signs = [each["delta_is_better"] for each in summary.values()]
-    summary["ood_action_share"] = {
-        "baseline": None,
-        "candidate": mean(columns.numbers("ood_action_share")),
-        "delta": None,
-        "delta_is_better": None,
-    }
-    better, total = signs.count(True), len(signs) - signs.count(None)
-    summary |= {"better_count": better, "metric_total": total, "recommend": majority(better, total)}
-    return summary
+class Vote(NamedTuple):
+    means: Mapping[Outcome, MetricMeans]
+    better_count: int
+    metric_total: int
+
+    @property
+    def recommend(self) -> Recommendation:
+        """More than half of what was measured is better. A tie holds, and so does a run without any delta."""
+        return "ship" if 2 * self.better_count > self.metric_total else "hold"
 
 
-def majority(better: int, total: int) -> Literal["ship", "hold"]:
-    """More than half of what was measured; a tie holds, and so does nothing at all."""
-    return "ship" if 2 * better > total else "hold"
+def vote(columns: ResultColumns) -> Vote:
+    means = {
+        name: _means(columns, columns.outcomes[name], kind.higher_is_better)
+        for name, kind in OUTCOMES.items()
+    }
+    signs = [each.delta_is_better for each in means.values()]
+    return Vote(means, signs.count(True), len(signs) - signs.count(None))
 
 
 def mean(values: Floats) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def _means(columns: ResultColumns, column: OutcomeColumn, higher: bool) -> Mapping[str, Any]:
-    """Both means over the same pairs; without a pair each side has its own, and there is no delta."""
+def _means(columns: ResultColumns, column: OutcomeColumn, higher_is_better: bool) -> MetricMeans:
+    """Both means over the same pairs. Without a pair each side has a mean of its own, and there is no delta."""
     paired = columns.complete & column.known
     if not paired.any():
-        sides = [column.baseline[columns.complete], column.candidate[columns.complete]]
-        alone = [mean(side[np.isfinite(side)]) for side in sides]
-        return _object(alone[0], alone[1], None, None)
-    baseline = float(column.baseline[paired].mean())
-    candidate = float(column.candidate[paired].mean())
-    delta = candidate - baseline
-    return _object(baseline, candidate, delta, delta > 0 if higher else delta < 0)
-
-
-def _object(
-    baseline: float | None, candidate: float | None, delta: float | None, better: bool | None
-) -> dict[str, Any]:
-    return {
-        "baseline": baseline,
-        "candidate": candidate,
-        "delta": delta,
-        "delta_is_better": better,
-    }
+        sides = (column.baseline[columns.complete], column.candidate[columns.complete])
+        baseline, candidate = (mean(side[np.isfinite(side)]) for side in sides)
+        return MetricMeans(baseline=baseline, candidate=candidate)
+    before, after = float(column.baseline[paired].mean()), float(column.candidate[paired].mean())
+    delta = after - before
+    better = delta > 0 if higher_is_better else delta < 0
+    return MetricMeans(baseline=before, candidate=after, delta=delta, delta_is_better=better)

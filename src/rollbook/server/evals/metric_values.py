@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollbook.contracts.evals import LONGEST_ERROR, OUTCOMES
+from rollbook.contracts.evals import LONGEST_ERROR
+from rollbook.contracts.outcomes import OUTCOMES
 from rollbook.errors import InvalidValue
 from rollbook.scoring.outcomes import outcome_of
 from rollbook.server.db.value_checks import checked_object, is_storable

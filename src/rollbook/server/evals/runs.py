@@ -14,6 +14,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rollbook.contracts.decision import Rollup
 from rollbook.contracts.evals import MOST_BASELINES, RUN_STATUSES, EvalResult
 from rollbook.contracts.gate import Gate, gate_from
 from rollbook.contracts.wire.eval_runs import (
@@ -146,15 +147,15 @@ async def finalize_eval_run(request: Request) -> Response:
         if told:
             context.deliveries_wanted.put_nowait(caller.org_id)
         if done is not None:
-            return json_response(EvalRunFinalized(done.id, done.status, summary))
+            return json_response(EvalRunFinalized(done.id, done.status, summary.to_wire()))
     text = "results are still arriving; finalize the run when its runners are done"
     raise Problem(409, "results_arriving", text)
 
 
 def summary_of(
     run: EvalRunRow, results: Sequence[EvalResultRow], critical: Mapping[str, str]
-) -> dict[str, Any]:
-    from rollbook.scoring.rollup import rollup  # loads scipy, which most processes never need
+) -> Rollup:
+    from rollbook.scoring import rollup  # loads scipy, which most processes never need
 
     pairs = [
         EvalResult(
@@ -180,7 +181,7 @@ def _finish(
     context: ServerContext,
     run_id: str,
     body: FinalizeEvalRun,
-    computed: tuple[dict[str, Any], int],
+    computed: tuple[Rollup, int],
 ) -> tuple[EvalRunRow | None, bool]:
     """The run as it is now, or None when results came after what was `computed`; and whether a webhook is told."""
     summary, revision = computed
@@ -194,9 +195,9 @@ def _finish(
     changes = {
         "status": body.status,
         "metadata": metadata,
-        "summary": summary,
-        "recommend": summary.get("recommend"),
-        "decision": (summary.get("decision") or {}).get("recommend"),
+        "summary": summary.to_wire(),
+        "recommend": summary.recommend,
+        "decision": summary.decision.recommend,
         "completed_at_us": completed_at_us if body.status == "completed" else None,
     }
     done = scope.change_eval_run(run_id, changes, revision=revision)

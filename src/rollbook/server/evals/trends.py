@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rollbook.contracts.evals import SUMMARY_KEYS
+from rollbook.contracts.decision import MetricMeans, OutcomeSummary, read_summary
+from rollbook.contracts.outcomes import OUTCOMES
 from rollbook.contracts.wire.trends import Trend, TrendPoint
 from rollbook.server.accounts.callers import caller_of
 from rollbook.server.context import context_of
@@ -19,7 +17,7 @@ from rollbook.server.queries import EvalRunRow
 
 MOST_POINTS = 1000
 _DEFAULT_POINTS = 100
-METRICS = tuple(SUMMARY_KEYS.values())
+METRICS = tuple(kind.summary_key for kind in OUTCOMES.values())
 _FILTERS = ("metric", "baseline_policy_version", "candidate_prefix")
 
 
@@ -48,7 +46,9 @@ async def read_trend(request: Request) -> Response:
 
 
 def _point(run: EvalRunRow, metric: str) -> TrendPoint:
-    measured: Mapping[str, Any] = (run.summary or {}).get(metric) or {}
+    summary = read_summary(run.summary)
+    means = (summary.outcomes.get(metric) if summary else None) or MetricMeans()
+    measured = means if isinstance(means, OutcomeSummary) else None
     assert run.completed_at_us is not None, "only completed runs were asked for"
     return TrendPoint(
         eval_run_id=run.id,
@@ -56,13 +56,13 @@ def _point(run: EvalRunRow, metric: str) -> TrendPoint:
         candidate_policy_version=run.candidate_policy_version,
         baseline_policy_version=run.baseline_policy_version,
         completed_at=wire_time(run.completed_at_us),
-        baseline=measured.get("baseline"),
-        candidate=measured.get("candidate"),
-        delta=measured.get("delta"),
-        paired_delta=measured.get("paired_delta"),
-        ci95=measured.get("ci95"),
-        n_pairs=measured.get("n_pairs"),
-        evidence=measured.get("evidence"),
+        baseline=means.baseline,
+        candidate=means.candidate,
+        delta=means.delta,
+        paired_delta=measured.paired_delta if measured else None,
+        ci95=list(measured.ci95) if measured and measured.ci95 else None,
+        n_pairs=measured.n_pairs if measured else None,
+        evidence=measured.evidence if measured else None,
         decision=run.decision,
     )
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from rollbook.contracts.evals import EVIDENCE_KEY, OUTCOMES, SEVERITIES, VERIFY_STATUSES
+from rollbook.contracts.evals import EVIDENCE_KEY, SEVERITIES, VERIFY_STATUSES
+from rollbook.contracts.outcomes import OUTCOMES
 from rollbook.contracts.wire.limits import LONGEST_INDEXED, LONGEST_SCENARIO_NAME
 from rollbook.digest import digest_of
 from rollbook.server.db import tables

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from rollbook.contracts.decision import Rollup, read_summary
 from rollbook.contracts.wire.webhooks import EVENTS
 from rollbook.server.db.engine import to_json
 from rollbook.server.db.tables import now_us
@@ -13,7 +13,6 @@ from rollbook.server.queries import EvalRunRow, Scope
 from rollbook.server.settings import Settings
 
 TEST_EVENT = "webhook.test"
-_TOLD = ("recommend", "sentence", "needed_n", "gate_digest")
 _MOST_REASONS = 20
 
 
@@ -32,20 +31,26 @@ def announce_run(scope: Scope, settings: Settings, run: EvalRunRow) -> bool:
         "episodes_completed": run.episodes_completed,
         "episodes_failed": run.episodes_failed,
         "recommend": run.recommend,
-        "decision": _decision(run.summary or {}),
+        "decision": _decision(run),
         "gate_digest": run.gate_digest,
         "url": f"{settings.client_url}/portal/evals/{run.id}",
     }
     return scope.announce(event, lambda delivery: body_of(delivery, event, scope.org_id, data)) > 0
 
 
-def _decision(summary: Mapping[str, Any]) -> dict[str, Any] | None:
+def _decision(run: EvalRunRow) -> dict[str, Any] | None:
     """What a message needs of it; the run has it all."""
-    decision: dict[str, Any] | None = summary.get("decision")
-    if decision is None:
+    summary = read_summary(run.summary)
+    if not isinstance(summary, Rollup):
         return None
-    reasons = list(decision.get("reasons", ()))[:_MOST_REASONS]
-    return {**{name: decision.get(name) for name in _TOLD}, "reasons": reasons}
+    decision = summary.decision
+    return {
+        "recommend": decision.recommend,
+        "sentence": decision.sentence,
+        "needed_n": decision.needed_n,
+        "gate_digest": decision.gate_digest,
+        "reasons": decision.reasons[:_MOST_REASONS],
+    }
 
 
 def body_of(delivery_id: str, event: str, org_id: str, data: dict[str, Any]) -> str:
