@@ -1,29 +1,45 @@
 # Everything a developer or a CI job runs. `make` alone lists the targets.
 PYTHON ?= python3
+DEMO := .venv/.ready-demo
 READY := .venv/.ready
 
+# Every target starts many Python processes; without bytecode on disk each compiles all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # A stamp counts only while its interpreter runs and the tree is where it was: see scripts/venv.sh.
-STALE := $(shell { [ "$$(cat $(READY))" = "$$(pwd -P)" ] && .venv/bin/python -c ""; } \
+stale = $(shell { [ "$$(cat $(1))" = "$$(pwd -P)" ] && .venv/bin/python -c ""; } \
 	2>/dev/null || echo stale)
 
-.PHONY: help demo test test-all check bench serve clean stale
+.PHONY: help demo test test-slow test-all check bench serve clean stale
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
-$(READY): pyproject.toml scripts/venv.sh $(STALE)
-	@PYTHON="$(PYTHON)" sh scripts/venv.sh
+$(DEMO): pyproject.toml scripts/venv.sh $(call stale,$(DEMO))
+	@PYTHON="$(PYTHON)" sh scripts/venv.sh $@ server,generate,evals
 
-demo: $(READY) ## the contract loop, a store, then the whole loop: rollouts, a server, a candidate, ship or hold
+$(READY): pyproject.toml scripts/venv.sh $(call stale,$(READY))
+	@PYTHON="$(PYTHON)" sh scripts/venv.sh $@ dev
+
+# The development environment can run the demo; without it, install only what the demo needs.
+ENOUGH := $(if $(wildcard $(READY)),$(READY),$(DEMO))
+
+demo: $(ENOUGH) ## the contract loop, a store, then the whole loop: rollouts, a server, a candidate, ship or hold
 	.venv/bin/rollbook contracts check
 	.venv/bin/python examples/store_tour.py
 	.venv/bin/python -m examples.whole_loop
 
-test: $(READY) ## run the quick tests
-	.venv/bin/pytest -m "not slow"
+# One worker per core; the tests of one file stay together, so that they share its servers and stores.
+PYTEST := .venv/bin/pytest -n auto --dist loadfile --no-loadscope-reorder
+
+test: $(READY) ## run the quick tests, on all cores
+	$(PYTEST) -m "not slow"
+
+test-slow: $(READY) ## run the tests that `make test` leaves out
+	$(PYTEST) -m slow
 
 test-all: $(READY) ## run every test
-	.venv/bin/pytest
+	$(PYTEST)
 
 check: $(READY) ## lint, formatting, types, who may import whom
 	.venv/bin/ruff check
@@ -34,7 +50,7 @@ check: $(READY) ## lint, formatting, types, who may import whom
 bench: $(READY) ## run the benchmarks
 	.venv/bin/python -m benchmarks
 
-serve: $(READY) ## start the server, with its data in .demo/server
+serve: $(ENOUGH) ## start the server, with its data in .demo/server
 	.venv/bin/rollbook serve --data .demo/server
 
 clean: ## remove everything the targets above made

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes .venv and installs Rollbook and its development tools into it. Run by make; PYTHON names
-# the interpreter.
+# venv.sh STAMP EXTRAS: makes .venv if there is none, installs Rollbook with these extras into it, and
+# then writes the file STAMP. Run by make; PYTHON names the interpreter.
 #
 # Debian ships python3 without ensurepip, so that `python3 -m venv` fails there until python3-venv
 # is installed. pip's wheel, fetched from Debian into a scratch folder, does as well: it needs no
@@ -12,7 +12,8 @@ cd "$(dirname "$0")/.."
 
 python=${PYTHON:-python3}
 venv=.venv
-stamp=$venv/.ready # holds the path of the tree: the scripts in a venv break when the tree moves
+stamp=$1 # holds the path of the tree: the scripts in a venv break when the tree moves
+extras=$2
 scratch=$(mktemp -d)
 export TMPDIR="$scratch" # so that nothing pip leaves when it is interrupted stays behind
 
@@ -23,19 +24,21 @@ die() {
     exit 1
 }
 
+stamps() { find "$venv" -maxdepth 1 -name '.ready*' 2>/dev/null; }
+
 # A .venv without a stamp does not outlive this script. (After kill -9 the next run rebuilds it.)
 finish() {
     status=$?
     trap - EXIT
     rm -rf "$scratch"
-    [ -f "$stamp" ] || rm -rf "$venv"
+    [ -n "$(stamps)" ] || rm -rf "$venv"
     exit "$status"
 }
 trap finish EXIT
 trap 'exit 130' HUP INT TERM
 
 usable() {
-    [ "$(cat "$stamp" 2>/dev/null)" = "$(pwd -P)" ] &&
+    [ -n "$(stamps)" ] && ! stamps | xargs cat | grep -vqxF "$(pwd -P)" &&
         "$venv/bin/python" -m pip --version >/dev/null 2>&1
 }
 
@@ -83,8 +86,9 @@ make_venv() {
 }
 
 install() {
-    say "installing rollbook and its development tools (this can take some minutes)"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+    say "installing rollbook[$extras] (this can take some minutes)"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        --root-user-action=ignore -e ".[$extras]"
 }
 
 command -v "$python" >/dev/null ||
@@ -95,13 +99,14 @@ command -v "$python" >/dev/null ||
 cannot_install="pip could not install what pyproject.toml asks for; it says why above"
 if usable; then
     # pip undoes its work when it fails, so an update that fails costs nobody their .venv: the old
-    # stamp comes back, and being older than pyproject.toml it makes the next run try again.
-    mv "$stamp" "$venv/.updating"
-    if ! install; then
-        mv "$venv/.updating" "$stamp"
-        die "$cannot_install"
-    fi
-    rm "$venv/.updating"
+    # stamps come back, and being older than pyproject.toml they make the next run try again.
+    mkdir -p "$venv/.updating"
+    stamps | xargs -I{} mv {} "$venv/.updating"
+    installed=yes
+    install || installed=no
+    find "$venv/.updating" -name '.ready*' -exec mv {} "$venv" \;
+    rmdir "$venv/.updating"
+    [ $installed = yes ] || die "$cannot_install"
 else
     make_venv ||
         die "cannot make $venv; install python3-venv, or name a Python 3.11+ that has ensurepip"

@@ -594,7 +594,7 @@ def test_changed_attributes_are_found(store: Path, case: Edit) -> None:
         ({"target_eval_crops_enabled": False}, {"disabled_but_kept", "wrong_attr"}),
         ({"selected_depth_width_px": "wide"}, {"not_checked", "wrong_attr"}),
     ],
-    ids=str,
+    ids=lambda given: "-".join(sorted(given)) if isinstance(given, set) else str(given),
 )
 def test_changed_root_attributes_are_found(
     store: Path, attrs: dict[str, Any], codes: set[str]
