@@ -87,7 +87,8 @@ make_venv() {
 
 install() {
     say "installing rollbook[$extras] (this can take some minutes)"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+    # Bytecode is written when a module is first imported: compiling every file takes longer than pip.
+    "$venv/bin/python" -m pip install -qq --no-compile --disable-pip-version-check \
         --root-user-action=ignore -e ".[$extras]"
 }
 
