@@ -87,7 +87,7 @@ def _typed_metadata() -> Any:
 # ------------------------------------------------------------------------------------------ contracts
 
 
-def _revision(number: int, **more: Any) -> PolicyRevision:
+def revision(number: int, **more: Any) -> PolicyRevision:
     return PolicyRevision(
         policy_family="arm.pick",
         revision_id=f"r{number}",
@@ -136,14 +136,14 @@ def _artifacts() -> list[RolloutArtifact]:
     return [
         RolloutArtifact(
             artifact_id="pick-0001",
-            source_policy_revision=_revision(3),
+            source_policy_revision=revision(3),
             samples=samples,
             created_at_ms=4_000,
             **plain,
         ),
         RolloutArtifact(
             artifact_id="pick-0002",
-            source_policy_revision=_revision(4, parent_revision_id="r3", checkpoint=checkpoint),
+            source_policy_revision=revision(4, parent_revision_id="r3", checkpoint=checkpoint),
             samples=rich,
             created_at_ms=5_000,
             proof_references=[
@@ -161,7 +161,7 @@ def _artifacts() -> list[RolloutArtifact]:
         ),
         RolloutArtifact(
             artifact_id="pick-0003",
-            source_policy_revision=_revision(3),
+            source_policy_revision=revision(3),
             samples={name: values[:2] for name, values in rich.items()},
             created_at_ms=4_500,
             **plain,
@@ -169,10 +169,14 @@ def _artifacts() -> list[RolloutArtifact]:
     ]
 
 
+def fixed_table() -> RolloutTable:
+    """Of all but the first, which has fewer columns."""
+    return RolloutTable.from_artifacts(_artifacts()[1:])
+
+
 def _contracts(folder: Path) -> dict[str, Any]:
-    artifacts = _artifacts()
-    table = RolloutTable.from_artifacts(artifacts[1:])  # the first has fewer columns
-    target = _revision(5, parent_revision_id="r4")
+    artifacts, table = _artifacts(), fixed_table()
+    target = revision(5, parent_revision_id="r4")
     batch = TrainerBatch.assemble(
         batch_id="batch-7", target_revision=target, rollouts=table, assembled_at_ms=6_000
     )

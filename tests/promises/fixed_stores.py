@@ -195,6 +195,7 @@ def write(path: Path, *, depth: bool = True) -> Path:
         selected_depth_width_px=8,
         selected_depth_height_px=6,
         target_eval_crops_enabled=True,
+        target_eval_crop_max_points=8,
         source_offline_store_version="7",
         split_manifest_hash="6" * 64,
     )
@@ -208,7 +209,7 @@ def store_files(folder: Path) -> dict[str, Any]:
     archive = repack_store(pictured, folder / "archive.zarr", "archive")
     again = repack_store(archive, folder / "again.zarr", "local")
     hidden = Placeholders()
-    hidden.name(_root_digest(plain), "sha256 of the manifest")
+    hidden.name(manifest_digest(plain), "sha256 of the manifest")
     described = {name: hidden.hide((plain / name).read_text()) for name in _NOT_FIXED}
     manifest = json.loads(described["manifest.json"])
     del manifest["files"]  # they stand below
@@ -235,7 +236,7 @@ _NOT_FIXED = ("manifest.json", "zarr.json")
 """They say when a store was written, which is hidden before they are looked at."""
 
 
-def _root_digest(store: Path) -> str:
+def manifest_digest(store: Path) -> str:
     digest: str = json.loads((store / "zarr.json").read_bytes())["attributes"]["manifest_sha256"]
     return digest
 

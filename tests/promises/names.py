@@ -73,7 +73,7 @@ def _class(kind: type) -> dict[str, Any]:
         described["call"] = call
     members = {
         name: _member(inspect.getattr_static(kind, name, None), getattr(kind, name, None))
-        for name in sorted({*dir(kind), *_fields(kind)})
+        for name in sorted({*dir(kind)} - {*_fields(kind)})  # fields stand in the call
         if not name.startswith("_") and name not in _BUILT_IN
     }
     return described | ({"members": members} if members else {})

@@ -17,7 +17,7 @@ _KINDS = (
     ("etag", r"(?<=\")[0-9a-f]+-[0-9a-f]{12,}-(?=[0-9a-f]+\")"),
     ("server", r"http://127\.0\.0\.1:\d+"),
     ("code", r"\b[BCDFGHJKMNPQRTVWXY34679]{4}-[BCDFGHJKMNPQRTVWXY34679]{4}\b"),
-    ("version", r"(?<=rollbook[-/ ])\d+\.\d+\.\d+"),
+    ("version", r"(?<=rollbook[/ ])\d+\.\d+\.\d+|(?<=rollbook-python/)\d+\.\d+\.\d+"),
 )
 _NUMBERED = ("id", "key", "key prefix")
 """Told apart by the order in which they first appear, so that it can be seen which ones are the same."""

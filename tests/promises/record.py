@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx
 
+from tests.promises.cli_script import printed
 from tests.promises.digests import digests
 from tests.promises.fixed_stores import store_files
 from tests.promises.inner import RunningServer, promise_server
@@ -22,6 +23,7 @@ from tests.promises.names import public_names
 from tests.promises.openapi_shapes import bare
 from tests.promises.recordings import json_text, save
 from tests.promises.rollup_cases import rollup_text
+from tests.promises.sdk_script import sdk_requests
 from tests.promises.wire_script import wire_transcript
 
 
@@ -36,6 +38,8 @@ RECORDINGS: dict[str, Callable[[RunningServer, Path], str]] = {
     "rollups.txt": lambda *_: rollup_text(),
     "stores.json": lambda _, folder: json_text(store_files(folder)),
     "digests.json": lambda _, folder: json_text(digests(folder)),
+    "sdk.txt": sdk_requests,
+    "cli.json": lambda server, folder: json_text(printed(server, folder)),
     "names.json": lambda *_: json_text(public_names()),
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parents[1] / "golden" / "promises"
-_WIDTH = 150
+_WIDTH = 180
 _ADVICE = (
     "To change a promise on purpose: `python -m tests.promises.record`, then read the diff of"
     " tests/golden/promises line by line."
