@@ -22,7 +22,7 @@ from rollbook.contracts.evals import EvalResult
 from rollbook.contracts.gate import Gate
 from rollbook.contracts.npz import read_npz, write_npz
 from rollbook.contracts.typed_metadata import plain_metadata
-from rollbook.generate.seeds import node_generator, rng_state_digest
+from rollbook.generate.rollout.seeds import node_generator, rng_state_digest
 from rollbook.scoring.rollup import rollup
 from rollbook.server.settings import Settings
 from rollbook.store.records import (
