@@ -23,7 +23,7 @@ from rollbook.contracts.gate import Gate
 from rollbook.contracts.npz import read_npz, write_npz
 from rollbook.contracts.typed_metadata import plain_metadata
 from rollbook.generate.rollout.seeds import node_generator, rng_state_digest
-from rollbook.scoring.rollup import rollup
+from rollbook.scoring import rollup
 from rollbook.server.settings import Settings
 from rollbook.store.records import (
     CandidateSamplingResult,
@@ -83,7 +83,7 @@ def promise_server(folder: Path) -> Iterator[RunningServer]:
 
 def rollup_bytes(results: Sequence[EvalResult], gate: Gate | None = None, **facts: Any) -> bytes:
     """The summary of a run as the server sends it."""
-    return msgspec.json.encode(rollup(results, gate, **facts))
+    return msgspec.json.encode(rollup(results, gate, **facts).to_wire())
 
 
 def server_settings() -> dict[str, str]:
