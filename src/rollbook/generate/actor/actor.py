@@ -1,7 +1,7 @@
-"""What the actor knows: a map of the space it has seen, and everything it has gathered on its way.
+"""ActorMap and ActorState: the map that the actor has made, and everything else that it knows.
 
 Nothing here comes from the mesh, from ground-truth boxes or from labels. Depth is fused only after a move, at the pose
-that was taken.
+to which the actor moved.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ Array = NDArray[np.float64]
 Points = NDArray[np.float32]
 
 _MARGIN_M = 1.0
-"""The map reaches this far beyond all that was seen."""
+"""The map reaches this far beyond everything that was seen."""
 _REACH = np.array([100, 100, 40])
-"""Voxels to either side of where the actor began: there the map ends, however far one sees. 10 m and 4 m at 10 cm."""
+"""Most voxels to either side of the actor's first place: 10 m and 4 m at 10 cm."""
 _RAYS_ACROSS = 120
-"""Of a depth image about so many rays are carved along its longer side: fewer leave holes in a wall 3 m away."""
+"""Rays that are carved along the longer side of a depth image. Fewer rays leave holes in a wall 3 m away."""
 _KEPT_ACROSS = 60
-"""And about so many of its points are kept."""
+"""Points that are kept along the longer side of a depth image."""
 
 
 @dataclass(frozen=True, eq=False)
 class ActorMap:
-    """Voxels that are unknown, free or occupied. It never changes: fusing a depth image gives another map.
+    """Voxels that are unknown, free or occupied. A map never changes: fusing a depth image returns another map.
 
-    A voxel is occupied when a ray ended in it, free when rays only passed through, unknown otherwise. Occupied wins,
-    whichever came first, so the order of observations does not matter. For movement only occupied voxels are in the
-    way; unknown ones are not, or the actor could never go anywhere new.
+    A voxel is occupied if a ray ended in it, free if rays only passed through it, and unknown otherwise. Occupied
+    overrides free, so the order of observations does not matter. Only occupied voxels block a move: if unknown ones
+    did, the actor could never explore.
     """
 
     grid: NDArray[np.uint8]
@@ -49,14 +49,14 @@ class ActorMap:
     first: NDArray[np.int64]
     """Voxel (0, 0, 0) of the grid, counted from the world's origin: maps of one voxel size share one lattice."""
     home: NDArray[np.int64]
-    """The voxel the actor began in."""
+    """The voxel in which the actor began."""
     voxel_m: float
     ignored_points: int = 0
-    """Ends of rays that were not finite, or lay beyond the reach of the map."""
+    """Number of ray ends that were not finite or beyond the reach of the map."""
 
     @classmethod
     def from_view(cls, view: ActorView, voxel_m: float = 0.1) -> ActorMap:
-        """Every semidense point is a ray from the camera that saw it. A point of no frame (-1) is only occupied."""
+        """Carves a ray from the camera to every semidense point. A point without a frame (-1) only marks its voxel."""
         if not 0 < voxel_m < math.inf:
             raise ConfigurationError(
                 message=f"actor map: voxel_m is {voxel_m}, expected more than 0"
@@ -70,13 +70,13 @@ class ActorMap:
         return nothing._carved(starts, view.points.astype(np.float64), eyes)
 
     def fused(self, depth: Points, pose: ArrayLike, camera: Camera) -> ActorMap:
-        """This map and what a depth image adds. Pixels that hit nothing (0) say nothing."""
+        """This map with a depth image added. Pixels that hit nothing (0) are ignored."""
         ends = surface_points(depth, pose, camera, _RAYS_ACROSS).astype(np.float64)
         eye = centres(pose)
         return self._carved(np.broadcast_to(eye, ends.shape), ends, eye[None])
 
     def covering(self, points: Array) -> ActorMap:
-        """This map, made larger where it does not reach around these points [n, 3]; what is new is unknown."""
+        """This map, enlarged to contain these points [n, 3]. New voxels are unknown."""
         first, past = self._box_with(points)
         if (first == self.first).all() and (past - first == self.grid.shape).all():
             return self
@@ -95,7 +95,7 @@ class ActorMap:
         return replace(larger, grid=grid, ignored_points=self.ignored_points + outside)
 
     def _box_with(self, points: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """First voxel and the one past the last of a grid that also holds these points, as far as the map may reach."""
+        """First voxel, and the one past the last, of a grid that also contains these points, limited by `_REACH`."""
         finite = points[np.isfinite(points).all(axis=1)]
         low = np.floor((finite.min(axis=0) - _MARGIN_M) / self.voxel_m)
         high = np.floor((finite.max(axis=0) + _MARGIN_M) / self.voxel_m) + 1
@@ -111,14 +111,14 @@ class ActorMap:
 
     @property
     def bounds(self) -> Array:
-        """[2, 3]: least and greatest corner of the grid."""
+        """[2, 3]: lower and upper corner of the grid."""
         return np.array([self.first, self.first + self.grid.shape]) * self.voxel_m
 
     def distance(self, points: ArrayLike, bound: float = math.inf) -> Points:
-        """From the middle of each point's voxel to the middle of the nearest occupied one, at most `bound`; [n].
+        """[n]: distance from the centre of each point's voxel to that of the nearest occupied one, at most `bound`.
 
-        0 in an occupied voxel; `bound` where nothing is. The true surface may be nearer or farther by one diagonal of
-        a voxel. Outside the grid it is the least that it can be. A point that is not finite gives NaN.
+        It is 0 in an occupied voxel and `bound` if no voxel is occupied. The true surface may be nearer or farther by
+        one voxel diagonal. Outside the grid the result is a lower limit. A point that is not finite gives NaN.
         """
         given = np.asarray(points, np.float64).reshape(-1, 3)
         cell = self.cells(given)
@@ -135,10 +135,7 @@ class ActorMap:
     def path_clearance(
         self, start: ArrayLike, ends: ArrayLike, samples: int, bound: float
     ) -> Points:
-        """The least `distance` at evenly spaced points of each straight way, its end among them; [N].
-
-        Where the way starts is not asked: one is there already.
-        """
+        """[N]: least `distance` at evenly spaced points of each straight path, its end included, its start excluded."""
         here, there = np.asarray(start, np.float64), np.asarray(ends, np.float64).reshape(-1, 3)
         part = (np.arange(samples) + 1)[:, None] / samples
         with np.errstate(invalid="ignore"):
@@ -146,19 +143,16 @@ class ActorMap:
         return np.asarray(self.distance(points, bound).reshape(len(there), samples).min(axis=1))
 
     def path_hits(self, start: ArrayLike, ends: ArrayLike) -> NDArray[np.bool_]:
-        """Which straight ways lead through an occupied voxel, other than the one they start in; [N].
-
-        An end that is not finite hits nothing.
-        """
+        """[N]: which straight paths cross an occupied voxel other than their first. Ends must be finite to hit."""
         there = self.cells(np.asarray(ends, np.float64).reshape(-1, 3))
         return crossed(self.grid, self.cells(np.asarray(start, np.float64)), there)
 
     def cells(self, points: Array) -> Array:
-        """Points in the grid's own units: voxel (i, j, k) reaches from there to one more."""
+        """Points in units of the grid: voxel (i, j, k) reaches from (i, j, k) to (i + 1, j + 1, k + 1)."""
         return points / self.voxel_m - self.first
 
     def occupied_centres(self) -> Array:
-        """[n, 3] in the world: the middles of the occupied voxels."""
+        """[n, 3]: centres of the occupied voxels in world coordinates."""
         cells = np.argwhere(self.grid == OCCUPIED) + self.first
         return (cells.astype(np.float64) + 0.5) * self.voxel_m
 
@@ -169,22 +163,22 @@ class ActorMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActorState:
-    """Everything the actor has gathered up to now. It never changes: a move gives another state."""
+    """Everything that the actor knows. A state never changes: a move returns another state."""
 
     map: ActorMap
     poses: Array
-    """[K, 12]: where it looked from. The recorded trajectory first, then every pose it moved to."""
+    """[K, 12]: all camera poses, first the recorded trajectory, then every pose to which the actor moved."""
     cameras: tuple[Camera, ...]
-    """What it looked with at each pose."""
+    """The camera of each pose."""
     points: Points
     """[P, 3]: semidense points of the recording."""
     fused_points: Points = field(default_factory=lambda: np.zeros((0, 3), np.float32))
-    """[Q, 3]: points of its own depth images, evenly thinned."""
+    """[Q, 3]: points of the actor's own depth images, evenly thinned."""
     moves: int = 0
 
     @classmethod
     def from_view(cls, view: ActorView, voxel_m: float = 0.1) -> ActorState:
-        """Before the first move. Points that are not finite are left out: they are nowhere."""
+        """The state before the first move. Points that are not finite are left out."""
         return cls(
             map=ActorMap.from_view(view, voxel_m),
             poses=view.poses.astype(np.float64),
@@ -193,7 +187,7 @@ class ActorState:
         )
 
     def advanced(self, pose: ArrayLike, depth: Points, camera: Camera) -> ActorState:
-        """After a move to `pose`, where `depth` was seen."""
+        """The state after a move to `pose`, where `depth` was seen."""
         taken = np.asarray(pose, np.float64).reshape(1, 12)
         seen = surface_points(depth, taken[0], camera, _KEPT_ACROSS)
         return replace(
@@ -207,7 +201,7 @@ class ActorState:
 
 
 def surface_points(depth: Points, pose: ArrayLike, camera: Camera, across: int) -> Points:
-    """World points [n, 3] of the pixels that hit something; every few pixels, so that about `across` are in a row."""
+    """World points [n, 3] of the pixels that hit a surface, thinned to about `across` points per row."""
     if depth.shape != (camera.height, camera.width):
         raise _wrong("depth", f"of shape {list(depth.shape)}", f"[{camera.height}, {camera.width}]")
     if not (np.isfinite(depth).all() and (depth >= 0).all()):

@@ -1,7 +1,7 @@
-"""Features: what a learner may know of each candidate, from the actor's side only.
+"""Features: the columns that a learner gets for each candidate, computed from what the actor knows.
 
-Target frame: the axes of the observed box, its centre the origin. Rays are 16 x 16 over the candidate's image, marched
-through the actor's map until they meet an occupied voxel, the map's edge, or `RAY_RANGE_M`.
+The target frame has its origin at the centre of the observed box and the axes of that box. 16 x 16 rays over the
+candidate's image are marched through the actor's map until an occupied voxel, the map's edge, or `RAY_RANGE_M`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from rollbook.generate.geometry.poses import (
 Array = NDArray[np.float64]
 
 RAY_RANGE_M = 6.0
-"""Depth at which rays give up: farther away a map of semidense points knows little."""
+"""Depth at which rays end: a map of semidense points knows little beyond it."""
 SUPPORT_SATURATION = 128
-"""So many points in the target's box, and nothing is lacking any more."""
+"""Number of points in the target's box at which its deficit becomes 0."""
 _CELLS = 16
 _NEAR_VIEW = math.radians(30.0)
 
@@ -110,9 +110,9 @@ def candidate_features(
     step_index: int,
     horizon: int,
 ) -> NDArray[np.float32]:
-    """[N, len(FEATURES)], for every candidate, valid or not. A row is all NaN if its pose is not finite, else finite.
+    """[N, len(FEATURES)]: features of all candidates, valid or not. A row is all NaN if its pose is not finite.
 
-    `target` is one box, as observed; `camera` is what the candidates would look with.
+    `target` is one observed box. `camera` is the camera of the candidates.
     """
     given = np.asarray(poses, np.float64).reshape(-1, 12)
     usable = np.asarray(np.isfinite(given).all(axis=1))
@@ -140,7 +140,7 @@ def candidate_features(
 
 @dataclass(frozen=True, eq=False)
 class _Sight:
-    """The parts that depend on where a candidate is; all of its poses are finite."""
+    """The features that depend on the poses of the candidates, which are all finite here."""
 
     state: ActorState
     target: Boxes
@@ -155,7 +155,7 @@ class _Sight:
 
     @cached_property
     def earlier_views(self) -> Array:
-        """[k, 3]: from the target to where it was seen from."""
+        """[k, 3]: unit vectors from the target to the cameras that saw it."""
         seen = np.zeros(len(self.state.poses), np.bool_)
         centre = self.target.centres[0]
         offsets = centres(self.state.poses) - centre
@@ -173,7 +173,7 @@ class _Sight:
         local = offset @ rotations(box.pose_world_object[0]) / diagonal
         earlier = self.earlier_views
         angles = np.arccos(np.clip(away @ earlier.T, -1.0, 1.0))
-        # from each camera one box is seen; the same as one camera that sees a box for each
+        # one box seen by many cameras equals many boxes seen by one camera
         count = len(self.poses)
         placed = compose(inverse(self.poses), box.pose_world_object[0])
         seen = Boxes.build(placed, np.repeat(box.extents, count, 0), np.repeat(box.sem_id, count))
@@ -238,7 +238,7 @@ class _Sight:
         }
 
     def of_state(self) -> dict[str, Array]:
-        """The same for all candidates of the step."""
+        """Features that all candidates of a step share."""
         box = self.target
         semidense = int(self.in_target.sum())
         fused = int(box.contains(0, self.state.fused_points).sum())
@@ -259,7 +259,7 @@ class _Sight:
 
 
 def _unit(vectors: Array) -> Array:
-    """Of length 1; what has no length stays 0."""
+    """Vectors of length 1; a vector of length 0 stays 0."""
     length = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return np.asarray(np.divide(vectors, length, out=np.zeros_like(vectors), where=length > 0))
 
@@ -278,7 +278,7 @@ def _lens(camera: Camera) -> Lens:
 
 
 def _marked(known: ActorMap, target: Boxes) -> NDArray[np.uint8]:
-    """The map's voxels, those that the target's box reaches marked: even a box thinner than a voxel has some."""
+    """The map's voxels with a flag on those that the target's box touches, even if it is thinner than a voxel."""
     grid = known.grid.copy()
     corners = known.cells(target.corners()[0])
     shape = np.array(grid.shape)

@@ -1,7 +1,7 @@
-"""Straight lines through a grid of voxels, and how far every voxel is from an occupied one: compiled.
+"""Compiled kernels on a voxel grid: straight lines through it, and distances to occupied voxels.
 
-Everything is in voxel units: voxel (i, j, k) fills the cube from (i, j, k) to (i + 1, j + 1, k + 1). A line visits
-each voxel it passes, in order; where it passes exactly through an edge, one of the voxels there is left out.
+All lengths are in voxels: voxel (i, j, k) fills the cube from (i, j, k) to (i + 1, j + 1, k + 1). A line visits its
+voxels in order. Where it passes exactly through an edge, one of the voxels at that edge is skipped.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Places = NDArray[np.int64]
 Cell = tuple[int, int, int]
 Place = tuple[float, float, float]
 Walk = tuple[Cell, Cell, Place, Place]
-"""The voxel one is in, and per axis: the way it goes on, when the voxel is left, how long each further one takes."""
+"""The current voxel, and per axis: the direction of the next step, the t of that step, and the t between steps."""
 
 UNKNOWN, FREE, OCCUPIED = 0, 1, 2
-"""A voxel only ever goes up: what was seen as occupied stays so, whatever later passes through."""
+"""The value of a voxel never decreases: an occupied voxel stays occupied."""
 TARGET = 4
-"""Added to a voxel that the target's box reaches."""
+"""Flag that is added to voxels that the target's box touches."""
 
 FAR = np.iinfo(np.int32).max
-"""The squared distance where nothing is occupied."""
+"""The squared distance if no voxel is occupied."""
 
 RAY_COLUMNS = (
     "unknown_per_ray",
@@ -42,7 +42,7 @@ RAY_COLUMNS = (
     "frontier_per_ray",
     "target_ray_frac",
 )
-"""What `march` adds up over the rays of a view, in order; named for the feature that its mean is."""
+"""The columns that `march` sums over the rays of a view. The mean of each is the feature of the same name."""
 
 
 @compiled
@@ -58,7 +58,7 @@ def _cut(x: float, along: float, size: int, start: float, end: float) -> tuple[f
 
 @compiled
 def _axis(x: float, along: float, t: float, size: int) -> tuple[int, int, float, float]:
-    """Where the line is at t: the voxel, the way it goes on, when it leaves, and how long each further one takes."""
+    """The line at t, for one axis: the voxel, the direction of the next step, its t, and the t between steps."""
     cell = min(max(int(np.floor(x + t * along)), 0), size - 1)
     if along > 0.0:
         return cell, 1, (cell + 1 - x) / along, 1.0 / along
@@ -69,7 +69,7 @@ def _axis(x: float, along: float, t: float, size: int) -> tuple[int, int, float,
 
 @compiled
 def _entered(size: Cell, x: Place, along: Place, end: float) -> tuple[float, float, Walk]:
-    """From which t to which a line is in the grid, at most from 0 to `end`, and the walk from there."""
+    """The first and last t in [0, `end`] at which the line is in the grid, and its walk from the first one."""
     t, last = _cut(x[0], along[0], size[0], 0.0, end)
     t, last = _cut(x[1], along[1], size[1], t, last)
     t, last = _cut(x[2], along[2], size[2], t, last)
@@ -81,7 +81,7 @@ def _entered(size: Cell, x: Place, along: Place, end: float) -> tuple[float, flo
 
 @compiled
 def _next(size: Cell, walk: Walk) -> tuple[float, Walk]:
-    """The next voxel and the t at which it is entered; infinite where the grid ends."""
+    """The walk at the next voxel, and the t at which the line enters it; infinite at the end of the grid."""
     (i, j, k), way, (ti, tj, tk), wait = walk
     if ti <= tj and ti <= tk:
         t, i, ti = ti, i + way[0], ti + wait[0]
@@ -96,10 +96,10 @@ def _next(size: Cell, walk: Walk) -> tuple[float, Walk]:
 
 @compiled
 def carve(grid: Grid, starts: Points, ends: Points) -> int:
-    """Marks what lies between start and end as free and the end as occupied; how many ends were outside.
+    """Marks voxels between start and end as free and the end as occupied; returns the number of ends outside.
 
-    Voxels only go up, so the order of the lines does not matter. Of a line that ends outside, the part inside is free.
-    A line without a start (NaN) marks its end only.
+    Values never decrease, so the order of the lines does not matter. If a line ends outside, its part inside is free.
+    A line without a start (NaN) marks only its end.
     """
     outside = 0
     for ray in range(len(ends)):
@@ -125,7 +125,7 @@ def carve(grid: Grid, starts: Points, ends: Points) -> int:
 
 @compiled
 def crossed(grid: Grid, start: Points, ends: Points) -> NDArray[np.bool_]:
-    """Which segments from `start` pass an occupied voxel. The voxel they start in does not count: one is there."""
+    """Which segments from `start` cross an occupied voxel. Their first voxel does not count."""
     found = np.zeros(len(ends), np.bool_)
     x = (start[0], start[1], start[2])
     home = (int(np.floor(x[0])), int(np.floor(x[1])), int(np.floor(x[2])))
@@ -142,7 +142,7 @@ def crossed(grid: Grid, start: Points, ends: Points) -> NDArray[np.bool_]:
 
 @compiled
 def _met(grid: Grid, x: Place, along: Place, far: float, sums: Points) -> None:
-    """Adds what one ray meets to the sums of its view."""
+    """Adds the voxels that one ray meets to the sums of its view."""
     depth, unknown, met_target, was_free = far, 0, False, False
     t, last, walk = _entered(grid.shape, x, along, far)
     while t < last:
@@ -168,10 +168,10 @@ def _met(grid: Grid, x: Place, along: Place, far: float, sums: Points) -> None:
 
 @compiled
 def march(grid: Grid, eyes: Points, turns: Points, rays: Points, far: float) -> Points:
-    """[N, 8], see RAY_COLUMNS: what the rays of each view meet until the first occupied voxel, the edge, or `far`.
+    """[N, 8]: sums of RAY_COLUMNS over the rays of each view, up to the first occupied voxel, the edge, or `far`.
 
-    `rays` are of one camera, in its frame, and in voxels per metre of depth, so that t is the depth in metres. A ray
-    that ends at no occupied voxel counts `far` as its depth.
+    `rays` are in the camera's frame and in voxels per metre of depth, so that t is the depth in metres. A ray without
+    an occupied voxel has the depth `far`.
     """
     sums = np.zeros((len(eyes), 8))
     for view in range(len(eyes)):
@@ -192,9 +192,9 @@ def march(grid: Grid, eyes: Points, turns: Points, rays: Points, far: float) -> 
 def _image_cells(
     points: Columns, eye: Points, turn: Points, lens: Lens, cells: int, out: Cells
 ) -> None:
-    """Which of `cells` x `cells` parts of the image each point [3, P] falls in, row by row; -1 out of view.
+    """The one of `cells` x `cells` image parts that each point [3, P] falls in, row by row; -1 out of view.
 
-    No jumps and no sums, so that the compiler does many points at once.
+    The loop has no branches and no sums, so that the compiler can vectorise it.
     """
     fx, fy, cx, cy, width, height, near, far = lens
     across, down = cells / width, cells / height
@@ -221,15 +221,15 @@ def seen_points(
     lens: Lens,
     cells: int,
 ) -> Points:
-    """[N, 3]: semidense points in each view, those of them in the target, and parts of the image without any point.
+    """[N, 3]: semidense points in each view, those of them in the target, and image parts without any point.
 
-    The first `semidense` of the points [3, P] are so; the others only fill the image. Walls are not looked at.
+    The first `semidense` of the points [3, P] are semidense; the others only fill the image. Occlusion is ignored.
     """
     counts = np.empty((len(eyes), 3))
     cell = np.empty(points.shape[1], np.int32)
     for view in range(len(eyes)):
         _image_cells(points, eyes[view], turns[view], lens, cells, cell)
-        filled = np.zeros(cells * cells + 1, np.bool_)  # the last is for what is out of view
+        filled = np.zeros(cells * cells + 1, np.bool_)  # the last entry is for points out of view
         for point in range(len(cell)):
             filled[cell[point]] = True
         seen, in_both = 0, 0
@@ -243,9 +243,9 @@ def seen_points(
 
 @compiled
 def _least_along(squares: Squares, room: Places) -> None:
-    """squares[q] becomes the least over p of squares[p] + (q - p)², exactly: up and down the lower envelope.
+    """Sets squares[q] to the least squares[p] + (q - p)² over all p, exactly, by the lower envelope of parabolas.
 
-    `room` [3, n] is to work in: of each parabola in the envelope its place, its height, and where it begins to count.
+    `room` [3, n] is working memory: the place, the height and the first q of each parabola of the envelope.
     """
     places, heights, starts = room[0], room[1], room[2]
     top = -1
@@ -256,7 +256,7 @@ def _least_along(squares: Squares, room: Places) -> None:
         start = np.int64(0)
         while top >= 0:
             q = places[top]
-            # the first whole place at which p's parabola lies below that of q
+            # the first integer place at which the parabola of p is below that of q
             start = (height - heights[top] + p * p - q * q) // (2 * (p - q)) + 1
             if start > starts[top]:
                 break
@@ -274,9 +274,9 @@ def _least_along(squares: Squares, room: Places) -> None:
 
 @compiled
 def squared_distances(grid: Grid) -> NDArray[np.int32]:
-    """For every voxel, the square of the distance from its middle to that of the nearest occupied one, exactly.
+    """Exact squared distance between the centre of every voxel and that of the nearest occupied one.
 
-    FAR where none is occupied. One axis after the other, since the least of sums is the sum of leasts.
+    FAR if none is occupied. The axes are processed one after the other, because squared distances add up over axes.
     """
     sx, sy, sz = grid.shape
     squares = np.empty(grid.shape, np.int32)

@@ -1,8 +1,7 @@
-"""Candidates: a shell of camera poses around a reference, from a mixture of position families.
+"""Candidates: a shell of camera poses around a reference pose, drawn from a mixture of position families.
 
-A family aims one or more fans of directions about the gravity-aligned frame of the reference: heading about +Z, up
-is +Z, because a person walks. Every fan has an exact density, so the density of each proposed centre under the whole
-mixture is known, whichever component proposed it.
+A family aims one or more fans of directions in the gravity-aligned frame of the reference: heading about +Z, up is +Z.
+Every fan has an exact density, so the density of each proposed centre under the whole mixture is known.
 """
 
 from __future__ import annotations
@@ -33,38 +32,38 @@ _SPREADS = {
     "local_refinement": 0.25,
     "revisit_backtrack": 0.35,
 }
-"""How much of the configured width of azimuths a family uses, about the direction it aims at."""
+"""Share of the configured azimuth width that a family uses around its aim."""
 _AIMED_AT_TARGET = ("target_bearing_local", "lateral_target_bypass")
 _BYPASS_ANGLE = math.atan2(0.85, 0.55)
-"""How far to either side of the target one walks to pass it."""
+"""Angle to either side of the target at which an actor passes it."""
 _MOST_REVISITED = 32
-"""Earlier centres that are aimed at; a longer history is thinned evenly, its newest kept."""
+"""Most earlier centres to aim at. A longer history is thinned evenly; its newest centre stays."""
 _NEAREST_REVISITED_M = 0.05
-"""Closer than this, an earlier centre is where one stands."""
+"""An earlier centre that is closer than this counts as the current place."""
 
 
 class CandidateSamplerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How centres and views are drawn, unless a component says otherwise."""
+    """How centres and views are drawn, unless a component overrides it."""
 
     sampling_strategy: Literal["uniform_sphere", "forward_powerspherical"] = (
         "forward_powerspherical"
     )
-    """Whether directions fill a fan evenly, or keep to its middle by `kappa`."""
+    """Whether directions fill a fan evenly or concentrate at its middle by `kappa`."""
     kappa: float = 8.0
     min_radius_m: float = 0.25
     max_radius_m: float = 1.25
-    """Lengths of the move, drawn evenly. They have to differ: on a mere sphere there is no density per volume."""
+    """Range of move lengths, drawn evenly. The two must differ: a sphere without thickness has no volume density."""
     min_elev_deg: float = -12.0
     max_elev_deg: float = 18.0
     delta_azimuth_deg: float = 120.0
-    """From edge to edge. Families use a part of it, their spread."""
+    """Width from edge to edge. Each family uses a share of it, its spread."""
     view_max_azimuth_deg: float = 0.0
-    """Greatest turn to either side of where a view is meant to look."""
+    """Greatest turn to either side of the intended view direction."""
     view_max_elevation_deg: float = 0.0
     view_kappa: float | None = None
-    """If given, views are power-spherical about where they are meant to look, instead of even in the box above."""
+    """If given, views are power-spherical about the intended direction instead of even within the two limits above."""
     view_max_angle_deg: float = 60.0
-    """Widest angle to where a view is meant to look, with `view_kappa`."""
+    """Greatest angle to the intended direction, with `view_kappa`."""
     view_roll_jitter_deg: float = 0.0
 
     def __post_init__(self) -> None:
@@ -100,16 +99,16 @@ class CandidateSamplerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_u
 
 
 class ComponentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One family of the mixture. What is None is as the base says."""
+    """One family of the mixture. Fields that are None take the value of the base."""
 
     name: str
     count: int
     position: str
     """A position family, one of POSITION_NAMES."""
     view: str
-    """Where its candidates look, one of STRATEGY_NAMES."""
+    """View strategy of its candidates, one of STRATEGY_NAMES."""
     spread: float | None = None
-    """Part of `delta_azimuth_deg` that is used; None for the family's own."""
+    """Share of `delta_azimuth_deg` that is used; None for the family's default."""
     sampling_strategy: Literal["uniform_sphere", "forward_powerspherical"] | None = None
     kappa: float | None = None
     min_radius_m: float | None = None
@@ -141,7 +140,7 @@ class ComponentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         return self.position in _AIMED_AT_TARGET or self.view == "target_point"
 
     def resolved(self, base: CandidateSamplerConfig) -> CandidateSamplerConfig:
-        """The base with this component's own settings."""
+        """The base with this component's overrides."""
         own = {name: getattr(self, name) for name in CandidateSamplerConfig.__struct_fields__}
         try:
             return msgspec.structs.replace(base, **{k: v for k, v in own.items() if v is not None})
@@ -160,9 +159,9 @@ def _default_components() -> tuple[ComponentConfig, ...]:
 class CandidateMixtureConfig(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True
 ):
-    """Which families propose how many candidates. The shell's rows are in the order of the components.
+    """The families and their numbers of candidates. The shell's rows are in the order of the components.
 
-    Each preset goes with the motion rules of the same name in RuleConfig.
+    Each preset belongs to the motion rules of the same name in RuleConfig.
     """
 
     base: CandidateSamplerConfig = CandidateSamplerConfig()
@@ -179,7 +178,7 @@ class CandidateMixtureConfig(
 
     @classmethod
     def rich_local_five_family(cls) -> CandidateMixtureConfig:
-        """All local families. Steps back are short, as the motion rules ask."""
+        """All local families. Steps back are short, as the motion rules require."""
         return cls(
             components=(
                 _component("target_bearing_local", 18, "target_point"),
@@ -196,7 +195,7 @@ class CandidateMixtureConfig(
 
     @classmethod
     def radial_target_backtrack_family(cls) -> CandidateMixtureConfig:
-        """Views along and against the move, steps back, and a few that look at the target: for diverse chains."""
+        """For diverse chains: views along and against the move, steps back, and a few views of the target."""
         around = {"position": "target_bearing_local", "min_radius_m": 0.35, "max_radius_m": 1.1}
         return cls(
             base=CandidateSamplerConfig(max_radius_m=1.1, delta_azimuth_deg=110.0),
@@ -214,7 +213,7 @@ class CandidateMixtureConfig(
 
     @classmethod
     def upper_bound_free_shell(cls, count: int = 60) -> CandidateMixtureConfig:
-        """One wide shell that knows nothing of a target."""
+        """One wide shell that ignores the target."""
         return cls(
             base=CandidateSamplerConfig(
                 sampling_strategy="uniform_sphere",
@@ -240,7 +239,7 @@ class CandidateMixtureConfig(
 
     @cached_property
     def samplers(self) -> tuple[CandidateSamplerConfig, ...]:
-        """What each component draws with."""
+        """The resolved sampler settings of each component."""
         return tuple(component.resolved(self.base) for component in self.components)
 
     @cached_property
@@ -254,7 +253,7 @@ class CandidateMixtureConfig(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """A whole shell as it was drawn; no rule has looked at it yet."""
+    """A whole shell as it was drawn, before any rule is applied."""
 
     poses: Array
     """[N, 12]"""
@@ -262,7 +261,7 @@ class Proposal:
     position_id: NDArray[np.int32]
     mixture_id: NDArray[np.int32]
     density: Array
-    """[N] per cubic metre: of the camera's centre, under the whole mixture."""
+    """[N] per cubic metre: density of the camera's centre under the whole mixture."""
 
     def __len__(self) -> int:
         return len(self.poses)
@@ -275,9 +274,9 @@ def sample_shell(
     history: ArrayLike,
     rng: np.random.Generator,
 ) -> Proposal:
-    """A shell around `reference_pose`. `history` are the centres that were visited, oldest first, [k, 3].
+    """Draws a shell around `reference_pose`. `history` [k, 3] are the visited centres, oldest first.
 
-    All chance comes from `rng`: seeded for its node, a shell owes nothing to other nodes.
+    All randomness comes from `rng`. If it is seeded per node, a shell does not depend on other nodes.
     """
     reference, target = _finite("reference_pose", reference_pose, (12,)), _target(target_centre)
     shells = _shells(config, reference, target, history)
@@ -305,7 +304,7 @@ def shell_density(
     history: ArrayLike,
     eyes: ArrayLike,
 ) -> Array:
-    """[n] per cubic metre: how likely the mixture is to put a centre at each of `eyes` [n, 3]."""
+    """[n] per cubic metre: density of the mixture at each of `eyes` [n, 3]."""
     reference, target = _finite("reference_pose", reference_pose, (12,)), _target(target_centre)
     shells = _shells(config, reference, target, history)
     return shells.density(_finite("eyes", eyes, (-1, 3)) - centres(reference), config.mixture_id)
@@ -317,12 +316,12 @@ class _Shells:
 
     fans: Fans
     component: NDArray[np.intp]
-    """[L]; shells of one component stand together, and are equally likely."""
+    """[L]; shells of one component are adjacent and equally likely."""
     near: Array
     far: Array
 
     def drawn(self, row: NDArray[np.int32], uniforms: Array) -> Array:
-        """Offsets [N, 3] for rows of these components, from [N, 4] numbers in [0, 1)."""
+        """Offsets [N, 3] for rows of these components; `uniforms` are [N, 4] numbers in [0, 1)."""
         many = np.bincount(self.component)
         first = np.cumsum(many) - many
         shell = first[row] + (uniforms[:, 0] * many[row]).astype(np.intp)
@@ -331,7 +330,7 @@ class _Shells:
         return np.asarray(self.fans.drawn(shell, uniforms[:, 2:]) * radius[:, None])
 
     def density(self, offsets: Array, row: NDArray[np.int32]) -> Array:
-        """[N] per cubic metre, of any of these rows."""
+        """[N] per cubic metre: density of the offsets under the mixture of these rows."""
         radius = np.maximum(np.linalg.norm(offsets, axis=1, keepdims=True), 1e-12)
         per_angle = self.fans.densities(offsets / radius)
         within = (radius >= self.near * (1 - EDGE)) & (radius <= self.far * (1 + EDGE))
@@ -368,7 +367,7 @@ def _shells(
 
 
 def _aims(position: str, reference: Array, target: Array | None, visited: Array) -> Array:
-    """Azimuths in the world that a family aims at, each as often as the others."""
+    """World azimuths at which a family aims, all equally often."""
     heading, here = walking_headings(reference), centres(reference)
     if position == "revisit_backtrack":
         level = np.hypot(visited[:, 0] - here[0], visited[:, 1] - here[1])
@@ -401,7 +400,7 @@ def _jitter(config: CandidateMixtureConfig) -> ViewJitter:
 
 
 def _refuse_extreme(density: Array) -> None:
-    """A shell so narrow or so wide that its density is no number float32 can hold, as it is stored."""
+    """Refuses a shell so narrow or so wide that its density does not fit into float32, as it is stored."""
     limits = np.finfo(np.float32)
     bad = np.flatnonzero(~((density >= limits.tiny) & (density <= limits.max)))
     if len(bad):
@@ -411,7 +410,7 @@ def _refuse_extreme(density: Array) -> None:
 
 
 def _component(name: str, count: int, view: str, **settings: Any) -> ComponentConfig:
-    """Named for its position family, unless that is among the settings."""
+    """A component whose position family has its name, unless `settings` give another."""
     return ComponentConfig(name=name, count=count, view=view, **{"position": name, **settings})
 
 

@@ -1,4 +1,4 @@
-"""Orientations: where a candidate looks, and how far it may stray from that. Every camera is level but for its roll."""
+"""Orientations: the intended view direction of a candidate and its jitter. Cameras are level except for their roll."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _RADIAL_AWAY, _RADIAL_TOWARDS, _TARGET_POINT = map(
     STRATEGY_NAMES.index, ("radial_away", "radial_towards", "target_point")
 )
 _AT_ONE_PLACE_M = 1e-3
-"""Closer than this, nothing says which way it is from one point to the other."""
+"""Two points closer than this give no direction."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewJitter:
-    """How views stray, a value per candidate. Radians."""
+    """Jitter of views, one value per candidate, in radians."""
 
     azimuth: Array
-    """Greatest turn to either side, drawn evenly; not used where there is a `kappa`."""
+    """Greatest turn to either side, drawn evenly; unused if there is a `kappa`."""
     elevation: Array
-    """Greatest tilt up or down, as above."""
+    """Greatest tilt up or down, drawn evenly; unused if there is a `kappa`."""
     roll: Array
     """Greatest roll to either side."""
     kappa: Array
-    """NaN for the box above; else views are power-spherical about the one that was meant."""
+    """Concentration of power-spherical views about the intended direction; NaN for even jitter."""
     angle: Array
-    """Widest angle to the one that was meant, where there is a `kappa`."""
+    """Greatest angle to the intended direction if there is a `kappa`."""
 
 
 def view_rotations(
@@ -43,7 +43,7 @@ def view_rotations(
     jitter: ViewJitter,
     uniforms: Array,
 ) -> Array:
-    """[N, 3, 3]; `uniforms` are [N, 3] numbers in [0, 1). Who looks at a target has to be given one."""
+    """[N, 3, 3]: rotations of the candidates; `uniforms` are [N, 3] numbers in [0, 1)."""
     meant = view_directions(strategy_id, eyes, reference_pose, target_centre)
     looks = np.where(
         np.isnan(jitter.kappa)[:, None],
@@ -59,7 +59,7 @@ def view_directions(
     reference_pose: ArrayLike,
     target_centre: Array | None,
 ) -> Array:
-    """Where each is meant to look, [N, 3] of length 1; as the reference does where its own rule gives no direction."""
+    """[N, 3]: intended unit view directions; that of the reference where a strategy gives no direction."""
     ahead = np.broadcast_to(forwards(reference_pose), eyes.shape)
     away = eyes - centres(reference_pose)
     to_target = ahead if target_centre is None else target_centre - eyes
@@ -75,7 +75,7 @@ def view_directions(
 
 
 def _in_box(meant: Array, jitter: ViewJitter, uniforms: Array) -> Array:
-    """A tilt beyond straight up or down comes back on the same side: no camera is turned over."""
+    """Even jitter. A tilt beyond straight up or down is reflected, so that no camera is upside down."""
     turn = (2 * uniforms[:, 0] - 1) * jitter.azimuth
     tilt = (2 * uniforms[:, 1] - 1) * jitter.elevation
     azimuth = np.arctan2(meant[:, 1], meant[:, 0]) + turn
@@ -93,7 +93,7 @@ def _in_cone(meant: Array, jitter: ViewJitter, uniforms: Array) -> Array:
 
 
 def _rolled(angles: Array) -> Array:
-    """Turns about the camera's own z, [N, 3, 3]."""
+    """[N, 3, 3]: rotations about the camera's own z."""
     turn = np.zeros((len(angles), 3, 3))
     turn[:, 0, 0] = turn[:, 1, 1] = np.cos(angles)
     turn[:, 1, 0] = np.sin(angles)

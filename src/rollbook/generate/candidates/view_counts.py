@@ -1,4 +1,4 @@
-"""What views hold, counted: world points in a view, and the points that a rendered image stands for."""
+"""Counts of world points in a view, and of the points of a rendered image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 
 def points_in_view(poses: ArrayLike, camera: Camera, points: ArrayLike) -> NDArray[np.int64]:
-    """How many of these world points each of N views has in it, [N]. NaN is in no view."""
+    """[N]: number of these world points in each of N views. NaN is in no view."""
     return np.asarray(
         _counted(
             np.ascontiguousarray(rotations(poses)),
@@ -55,8 +55,8 @@ def pixel_counts(
     extent: ArrayLike | None,
     box: Boxes | None,
 ) -> NDArray[np.int64]:
-    """[3, n], of each image [n, H, W]: pixels that hit something; those in every `stride`-th row and column whose
-    point lies in the `extent` [2, 3]; those whose point lies in the one `box`, 0 without it."""
+    """[3, n]: for each image [n, H, W] the pixels that hit a surface; those in every `stride`-th row and column whose
+    point lies in the `extent` [2, 3]; and those whose point lies in the one `box`, 0 without a box."""
     expected = (len(np.asarray(poses)), camera.height, camera.width)
     if depth.shape != expected:
         shapes = f"of shape {list(depth.shape)}", f"{list(expected)}, as the poses and the camera"
@@ -65,7 +65,7 @@ def pixel_counts(
     pose = IDENTITY if box is None else box.pose_world_object[0]
     half = np.full(3, -1.0) if box is None else box.extents[0].astype(np.float64) / 2
     return np.asarray(
-        _looked_over(
+        _count_pixels(
             np.ascontiguousarray(depth),
             camera.rays().reshape(camera.height, camera.width, 3),
             np.ascontiguousarray(rotations(poses)),
@@ -80,7 +80,7 @@ def pixel_counts(
 
 
 @compiled
-def _looked_over(
+def _count_pixels(
     depth: NDArray[np.float32],
     rays: NDArray[np.float32],
     turned: Array,
@@ -91,7 +91,7 @@ def _looked_over(
     box_centre: Array,
     half: Array,
 ) -> NDArray[np.int64]:
-    """A `half` below 0 stands for no box."""
+    """A `half` below 0 means that there is no box."""
     low, high = limits[0], limits[1]
     counts = np.zeros((3, len(depth)), np.int64)
     for row in range(len(depth)):

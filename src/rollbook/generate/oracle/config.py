@@ -1,4 +1,4 @@
-"""OracleConfig: what is measured, how finely, and with which camera candidates are rendered."""
+"""OracleConfig: the metric, its resolution and the camera with which candidates are rendered."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class OracleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     metric: Literal["area", "face_sq"] = "area"
     """`area`: metres, completeness is the mean over the surface. `face_sq`: squared metres, completeness is the mean
-    over faces whatever their size; so it changes when the same surface is cut into other triangles."""
+    over faces whatever their size, so it depends on how the surface is cut into triangles."""
     truncation_m: float | None = 1.0
-    """No distance, of either kind, counts for more than this. Without it, unseen rooms outweigh everything."""
+    """Larger distances count as this. Without the limit, unseen rooms outweigh everything else."""
     scene_samples: int = 20_000
     """Samples on the whole mesh; `area` only."""
     target_samples: int = 4_000
-    """Samples on what lies in the target's box; `area` only."""
+    """Samples on the surface in the target's box; `area` only."""
     coverage_radius_m: float = 0.05
     """Surface with a point this near counts as covered."""
     render_size_px: int = 120
@@ -32,15 +32,15 @@ class OracleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     backprojection_stride: int = 1
     """Every so-many-th row and column of a depth image becomes points."""
     target_crop_margin_m: float = 0.0
-    """The target's box grows by this on every side."""
+    """The target's box is enlarged by this on every side."""
     min_current_target_points: int = 1
-    """With fewer points in the box at the root, the target's error is not defined."""
+    """With fewer points in the box at the root, the target's error is undefined and the target is skipped."""
     include_scene: bool = True
-    """Measure the whole mesh too, beside the target."""
+    """Whether the whole mesh is measured too."""
     root_points: Literal["semidense", "rendered_prefix"] = "semidense"
-    """What is known at the root: the recorded points, or depth rendered along the recorded trajectory."""
+    """Known points at the root: the recorded points, or depth rendered along the recorded trajectory."""
     seed: int = 0
-    """Of the samples."""
+    """Seed of the surface samples."""
 
     def __post_init__(self) -> None:
         expect(self, "metric", self.metric in ("area", "face_sq"), "area or face_sq")
@@ -67,7 +67,7 @@ class OracleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def camera(self) -> Camera:
-        """Candidates are rendered with it."""
+        """The camera with which candidates are rendered."""
         return Camera.square(
             self.render_size_px, self.field_of_view_deg, near_m=self.near_m, far_m=self.far_m
         )

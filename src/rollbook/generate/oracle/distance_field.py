@@ -1,9 +1,9 @@
-"""Distance fields: how far each place of a surface is from a cloud of points, exactly, and only where it can change.
+"""Distance fields: exact distances between a surface and a point cloud, recomputed only where they can change.
 
-A depth image is its own search tree. Four by four pixels are a leaf, two by two leaves a node, and so on up; any other
-cloud is put into Morton order and cut the same way. Leaves lie in Z order, so that node n has the children 4n + 1 to
-4n + 4. A surface (surface.py) comes in blocks of sixteen samples or faces. Every block goes down the tree, nearest node
-first, and leaves out what cannot come closer than the distances it has. A view that sees little new costs little.
+A depth image is its own search tree. 4 x 4 pixels are a leaf, 2 x 2 leaves are a node, and so on. Any other cloud is
+sorted into Morton order and divided the same way. Leaves are in Z order, so node n has the children 4n + 1 to 4n + 4. A
+surface (surface.py) consists of blocks of sixteen samples or faces. Every block descends the tree, nearest node first,
+and skips nodes that cannot lower its distances. A view that shows little new surface therefore costs little time.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from rollbook.generate.raycast.vector_steps import (
 Floats = NDArray[np.float32]
 
 _SIDE = 4
-"""Pixels along a leaf: LANES in all."""
+"""Pixels along a side of a leaf, which holds LANES pixels."""
 _WAITING = 64
-"""Nodes a descent can have waiting: three a level, and one."""
+"""Most nodes that wait during a descent: three per level, and one."""
 _SLACK = np.float32(1 - 1e-6)
-"""Boxes are compared in float32, faces are measured in float64: a box is left out only when it is clearly too far."""
+"""Safety margin: boxes are compared in float32 but faces are measured in float64."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pixels:
-    """Which pixels of an image are used: every `stride`-th row and column, and where their rays go."""
+    """The used pixels of an image, every `stride`-th row and column, and the directions of their rays."""
 
     across: NDArray[np.float64]
     """x of the used columns, at depth 1."""
@@ -56,14 +56,14 @@ class Pixels:
         return cls(across, down, stride)
 
     def tree(self) -> PointTree:
-        """An empty tree with room for their points. Its leaves lie in Z order on a square."""
+        """An empty tree with room for the points of these pixels. Its leaves are in Z order on a square."""
         side = -(-max(len(self.across), len(self.down)) // _SIDE)
         return PointTree.with_leaves(4 ** (side - 1).bit_length())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CropBox:
-    """One oriented box, made ready for compiled code."""
+    """One oriented box in the form that compiled code needs."""
 
     rotation: NDArray[np.float64]
     """[3, 3], world from box."""
@@ -71,7 +71,7 @@ class CropBox:
     half: NDArray[np.float64]
     """Half the side lengths, margin included."""
     bounds: Floats
-    """[1, 6]: the upright box around it, a little wide."""
+    """[1, 6]: an axis-aligned box around it, slightly enlarged."""
 
     @classmethod
     def of(cls, boxes: Boxes, row: int, margin_m: float) -> CropBox:
@@ -85,7 +85,7 @@ class CropBox:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointTree:
-    """Points in leaves of sixteen, with boxes around them and around every four boxes."""
+    """Points in leaves of sixteen, with a box around each leaf and around every four boxes."""
 
     leaves: Floats
     """[L, 3, 16], L a power of four; infinite where there is no point."""
@@ -94,7 +94,7 @@ class PointTree:
 
     @classmethod
     def with_leaves(cls, count: int) -> PointTree:
-        """Room for at least so many leaves, all of them empty."""
+        """An empty tree with at least `count` leaves."""
         leaves = 1
         while leaves < count:
             leaves *= 4
@@ -105,7 +105,7 @@ class PointTree:
 
     @classmethod
     def of_points(cls, points: Floats) -> PointTree:
-        """Any finite points [n, 3]."""
+        """A tree of finite points [n, 3]."""
         tree = cls.with_leaves(-(-len(points) // LANES))
         placed = np.full((len(tree.leaves) * LANES, 3), np.inf, np.float32)
         placed[: len(points)] = points[morton_order(points)]
@@ -126,7 +126,7 @@ class PointTree:
         centre: NDArray[np.float64],
         pixels: Pixels,
     ) -> int:
-        """Takes the points of a depth image in place of its own, and says how many there are."""
+        """Replaces the tree's points by those of a depth image; returns their number."""
         count: int = _place(
             depth, rotation, centre, pixels.across, pixels.down, pixels.stride, self.leaves
         )
@@ -134,7 +134,7 @@ class PointTree:
         return count
 
     def take_inside(self, whole: PointTree, box: CropBox) -> int:
-        """Takes those points of `whole` that lie in a box, and says how many."""
+        """Replaces the tree's points by those points of `whole` that lie in a box; returns their number."""
         count: int = _keep_inside(
             whole.leaves, whole.boxes, box.rotation, box.centre, box.half, box.bounds, self.leaves
         )
@@ -143,7 +143,7 @@ class PointTree:
 
 
 def lower_distances(tree: PointTree, surface: SurfaceSamples | SurfaceFaces, best: Floats) -> None:
-    """Makes `best` [blocks * 16] the least of itself and the squared distances to the tree's points."""
+    """Lowers `best` [blocks * 16] to the squared distances to the tree's points where those are smaller."""
     lanes = best.reshape(-1, LANES)
     if isinstance(surface, SurfaceFaces):
         _lower_faces(tree.leaves, tree.boxes, surface.lanes, surface.corners, surface.boxes, lanes)
@@ -153,7 +153,7 @@ def lower_distances(tree: PointTree, surface: SurfaceSamples | SurfaceFaces, bes
 
 @compiled
 def sums(best: Floats, count: int, radius: float) -> tuple[float, float, int]:
-    """Of the first `count` squared distances, in order: the sum of roots, their sum, how many are within the radius."""
+    """Of the first `count` squared distances: the sum of their roots, their sum, and how many are within the radius."""
     roots, squares, near = 0.0, 0.0, 0
     for place in range(count):
         roots += np.float64(np.sqrt(best[place]))
@@ -260,7 +260,7 @@ def _keep_inside(
 
 @compiled
 def _square_between(boxes: Floats, row: int, others: Floats, other: int) -> np.float32:
-    """The squared distance of two boxes, by the arithmetic of lanes.py: never above that of what is in them."""
+    """Squared distance of two boxes, by the arithmetic of vector_steps.py; never above that of their contents."""
     zero = np.float32(0)
     x = max(max(boxes[row, 0] - others[other, 3], others[other, 0] - boxes[row, 3]), zero)
     y = max(max(boxes[row, 1] - others[other, 4], others[other, 1] - boxes[row, 4]), zero)
@@ -288,7 +288,7 @@ def _push_children(
     least: Floats,
     held: int,
 ) -> int:
-    """Puts the children that may come below the bound on the stack, the nearest last."""
+    """Pushes the children that may be closer than the bound, the nearest last; returns the number of waiting nodes."""
     bottom = held
     for child in range(4 * node + 1, 4 * node + 5):
         square = _square_between(boxes, child, blocks, block) * _SLACK

@@ -1,8 +1,8 @@
-"""The squared distance of a point and a triangle: one formula, for one point and for sixteen at once.
+"""Squared distance between a point and a triangle: one formula for one point and for sixteen at once.
 
-It has no branches, so that sixteen points can go through it together: the least of the distances to the three sides,
-and to the plane where the point lies over the triangle. In float64, from corners and points in float32: a square is
-right to some 1e-15 of that to the first corner, which is 1e-7 m at a wall of 5 m.
+The formula has no branches, so that it can process sixteen points together. It is the least of the distances to the
+three sides and, for a point above the triangle, to its plane. It computes in float64 from float32 input: the relative
+error is about 1e-15 of the squared distance to the first corner, which is 1e-7 m at a wall of 5 m.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rollbook.generate.raycast.compiled import compiled, inlined
 from rollbook.generate.raycast.vector_steps import FLOAT32, Vector, least, loaded_rows, step, where
 
 TERMS = 25
-"""What is worked out of a triangle once, for all points."""
+"""Number of values that are computed once per triangle, for all points."""
 
 
 @compiled
 def face_terms(corners: NDArray[np.float32], terms: NDArray[np.float64]) -> None:
-    """Of a triangle [9]: its first corner, the sides b and c from there, their products, its box from that corner."""
+    """Computes the terms of a triangle [9]: first corner, sides b and c, their products, and its box relative to it."""
     for axis in range(3):
         first = np.float64(corners[axis])
         b, c = corners[3 + axis] - first, corners[6 + axis] - first
@@ -50,9 +50,9 @@ def _inverse(value: float) -> float:
 
 
 def _formula(choose: Callable[..., Any]) -> Callable[..., Any]:
-    """The squared distance of x, y, z and the triangle of these terms; numbers or vectors, by what `choose` takes.
+    """Squared distance between (x, y, z) and the triangle of these terms, for numbers or for vectors, as `choose` is.
 
-    Never below that of the triangle's box: a search that leaves out boxes finds the same as one that tries everything.
+    It is never below the distance to the triangle's box: a search that skips boxes finds the same as a full search.
     """
 
     def square(x: Any, y: Any, z: Any, terms: Any) -> Any:
@@ -101,7 +101,7 @@ def _choose(condition: bool, one: float, other: float) -> float:
 
 
 face_square: Any = inlined(_formula(_choose))
-"""(x, y, z, terms): of one point."""
+"""(x, y, z, terms): squared distance of one point."""
 
 _face_squares = _formula(where)
 

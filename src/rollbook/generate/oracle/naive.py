@@ -1,7 +1,7 @@
-"""NaiveOracle: the plain truth. Every cloud is measured again from scratch, in both directions.
+"""NaiveOracle: the reference for labels. It measures every cloud from scratch, in both directions.
 
-For whoever wants to check labels, and for our own tests and benchmarks. `area` goes through a KD-tree of all points,
-`face_sq` compares every point with every face.
+It serves users who check labels, and our tests and benchmarks. `area` uses a KD-tree of all points; `face_sq` compares
+every point with every face.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Doubles = NDArray[np.float64]
 
 
 class NaiveOracle:
-    """Answers what an Oracle answers, about the same samples or faces, without a state."""
+    """Measures the same samples or faces as an Oracle, without a state."""
 
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
 
     def measure(self, points: ArrayLike, region: str = "target") -> tuple[float, float]:
-        """Accuracy and completeness of a whole cloud [n, 3]; of the part of it in the box, for the target."""
+        """Accuracy and completeness of a cloud [n, 3]. For the target, only points in its box count."""
         cloud = np.asarray(points, np.float32).reshape(-1, 3)
         cloud = cloud[np.isfinite(cloud).all(axis=1)]
         if region == "target":
@@ -48,7 +48,7 @@ class NaiveOracle:
     def score(
         self, points: ArrayLike, depth: ArrayLike, poses: ArrayLike, camera: Camera
     ) -> dict[str, Doubles]:
-        """Of N views, when the points [n, 3] are all that is known: errors before and after, and the RRI."""
+        """Errors before and after each of N views, and the RRI, if `points` [n, 3] are known before."""
         known = np.asarray(points, np.float32).reshape(-1, 3)
         images, stride = np.asarray(depth), self.oracle.config.backprojection_stride
         columns: dict[str, Doubles] = {}
@@ -63,7 +63,7 @@ class NaiveOracle:
 
 
 def brute_squares(points: Floats, corners: Floats) -> tuple[Floats, Floats]:
-    """Every point [n, 3] against every face [F, 9]: the least squared distance of each face, and of each point."""
+    """Compares every point [n, 3] with every face [F, 9]: least squared distance of each face and of each point."""
     of_faces = np.full(len(corners), np.inf, np.float32)
     of_points = np.full(len(points), np.inf, np.float32)
     _compare(np.ascontiguousarray(points), np.ascontiguousarray(corners), of_faces, of_points)
@@ -71,7 +71,7 @@ def brute_squares(points: Floats, corners: Floats) -> tuple[Floats, Floats]:
 
 
 def kd_distances(samples: Floats, points: Floats) -> Doubles:
-    """From each sample [S, 3] to the nearest of the points [n, 3]."""
+    """Distance from each sample [S, 3] to the nearest point [n, 3]."""
     try:
         from scipy.spatial import KDTree
     except ImportError as missing:

@@ -1,11 +1,11 @@
-"""Oracle: how much better a view would make the reconstruction, of a target and of the scene around it.
+"""Oracle: measures how much a view improves the reconstruction of a target and of the scene around it.
 
 The error d of a cloud is its accuracy (mean distance of its points from the mesh) plus its completeness (mean distance
-of the surface from the points). A state keeps, for every place of the surface, the distance to what has been seen; a
-view can only lower it, so d with the view costs what the view changes and not what is known already. It is exact: the
-same as measuring the whole cloud again (naive.py does that).
+of the surface from the points). A state holds, for every sample of the surface, the distance to the known points. A
+view can only lower it, so measuring a view costs time only for what the view changes. The result is exact: it equals
+measuring the whole cloud again, as naive.py does.
 
-Rendered points lie on the mesh: they add to the number of points, not to their distances. Gains are never below 0.
+Rendered points lie on the mesh: they increase the number of points and add no distance. Gains are never below 0.
 """
 
 from __future__ import annotations
@@ -45,31 +45,31 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
 SMALLEST_ERROR = 1e-12
-"""Errors below it count as it, where they are divided by or their logarithm is taken."""
+"""Smaller errors count as this in divisions and logarithms."""
 CROP_POLICIES = {
     "area": "gt_obb_oriented_clipped_v1",
     "face_sq": "gt_obb_oriented_any_vertex_v1",
 }
-"""What of the mesh is the target, by metric: all surface in the box, or all faces with a corner in it."""
+"""The part of the mesh that is the target, by metric: all surface in the box, or all faces with a corner in it."""
 _SKIN_M = 1e-3
-"""The box of an object touches it: what lies on a side of the box is inside, whichever way float32 rounds it."""
+"""The box is enlarged by this: the object touches the sides of its box, and float32 may round it outside."""
 _STATE_DOMAIN = "rollbook.oracle_state.v1"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RegionState:
-    """How well one region is known."""
+    """What is known of one region."""
 
     d2: Floats
     """[S]: squared distance of every sample or face to the nearest point, in the order of the region's surface."""
     accuracy_sum: float
-    """Over the points: their distances from the mesh, squared for `face_sq`."""
+    """Sum of the distances of the points from the mesh, squared for `face_sq`."""
     points: int
     completeness: float
     coverage: float
-    """The share of samples or faces with a point within the coverage radius."""
+    """Share of samples or faces with a point within the coverage radius."""
     root_error: float
-    """The error where the rollout began."""
+    """The error at the root of the rollout."""
 
     @property
     def accuracy(self) -> float:
@@ -82,13 +82,13 @@ class RegionState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OracleState:
-    """What has been seen, as far as errors depend on it. Nothing in it changes: a view gives a new one."""
+    """Everything seen so far that the errors depend on. A state never changes: a view returns a new one."""
 
     target: RegionState
     scene: RegionState | None
 
     def key(self) -> str:
-        """The same for states that no view can tell apart."""
+        """A digest that is equal for states that give equal results for every view."""
         parts: list[Plain] = [
             [state.d2.astype("<f4").tobytes(), state.accuracy_sum, state.points, state.root_error]
             for state in (self.target, self.scene)
@@ -98,7 +98,7 @@ class OracleState:
 
 
 class Oracle:
-    """Answers for one target of one mesh. Questions do not change it."""
+    """Measures views of one target of one mesh. Measuring does not change it."""
 
     def __init__(
         self,
@@ -110,9 +110,9 @@ class Oracle:
         target_id: str = "target",
         beside: Oracle | None = None,
     ) -> None:
-        """`boxes[row]` is the ground-truth box. TargetInvalid when there is none, or nothing of the mesh is in it.
+        """`boxes[row]` is the ground-truth box. Raises TargetInvalid if it is missing or contains no surface.
 
-        `beside` is the oracle of another target of the same geometry, by the same config: they share the scene.
+        `beside` is the oracle of another target of the same geometry and config: the two share the scene's surface.
         """
         if not 0 <= row < len(boxes):
             detail = f"no ground-truth box: row {row} of {len(boxes)}"
@@ -122,20 +122,20 @@ class Oracle:
         self._boxes, self._margin = boxes.take([row]), config.target_crop_margin_m + _SKIN_M
         self.crop = CropBox.of(self._boxes, 0, self._margin)
         self.surfaces = {"target": self._target_surface()}
-        """By region: `target`, and `scene` where it is included."""
+        """By region: `target`, and `scene` if it is included."""
         if config.include_scene:
             self.surfaces["scene"] = (
                 self._scene_surface() if beside is None else beside.surfaces["scene"]
             )
 
     def in_target(self, points: ArrayLike) -> NDArray[np.bool_]:
-        """Which points [..., 3] count as the target's."""
+        """Which points [..., 3] belong to the target."""
         return self._boxes.contains(0, points, margin_m=self._margin)
 
     def root(self, points: ArrayLike, beside: OracleState | None = None) -> OracleState:
-        """The state in which these points [n, 3] are known; points that are not finite are left out.
+        """The state in which these points [n, 3] are known. Points that are not finite are left out.
 
-        `beside` is what the oracle of another target, with which this one shares the scene, says of the same points.
+        `beside` is the root state of another target for the same points: its scene region is reused.
         """
         given = np.asarray(points, np.float32).reshape(-1, 3)
         known = given[np.isfinite(given).all(axis=1)]
@@ -148,13 +148,13 @@ class Oracle:
             )
         scene = None if beside is None else beside.scene
         if scene is None and "scene" in self.surfaces:
-            scene = self._rooted("scene", known)
-        return OracleState(self._rooted("target", inside), scene)
+            scene = self._root_region("scene", known)
+        return OracleState(self._root_region("target", inside), scene)
 
     def score(
         self, state: OracleState, depth: ArrayLike, poses: ArrayLike, camera: Camera
     ) -> dict[str, Doubles]:
-        """What each of N views would do: depth [N, H, W] rendered at poses [N, 12]. One value a view and column."""
+        """Labels of N views, given by depth [N, H, W] rendered at poses [N, 12]: one array [N] per label."""
         images, placed = _checked(depth, poses, camera)
         found = {region: np.empty((len(images), 3)) for region in self.surfaces}
 
@@ -193,7 +193,7 @@ class Oracle:
         camera: Camera,
         region: str = "target",
     ) -> tuple[Floats, NDArray[np.int64]]:
-        """Of each of N views: the squared distances [N, S] after it, and the points it adds [N]."""
+        """The squared distances [N, S] after each of N views, and the number of points that each adds [N]."""
         images, placed = _checked(depth, poses, camera)
         size = len(self.known(state, region).d2)
         d2 = np.empty((len(images), size), np.float32)
@@ -207,7 +207,7 @@ class Oracle:
         return d2, added
 
     def known(self, state: OracleState, region: str) -> RegionState:
-        """One region of a state; refused when it is not a state of this oracle."""
+        """One region of a state. Raises InvalidValue if the state belongs to another oracle."""
         surface = self.surfaces.get(region)
         if surface is None:
             raise _refused("region", repr(region), f"one of {', '.join(self.surfaces)}")
@@ -239,8 +239,8 @@ class Oracle:
         total = squares if self.config.metric == "face_sq" else roots
         return total / count, near / count
 
-    def _rooted(self, region: str, points: Floats) -> RegionState:
-        """A region of which these points are known."""
+    def _root_region(self, region: str, points: Floats) -> RegionState:
+        """The state of a region in which these points are known."""
         surface = self.surfaces[region]
         best = np.full(len(surface.boxes) * LANES, self._farthest, np.float32)
         lower_distances(PointTree.of_points(points), surface, best)
@@ -257,7 +257,7 @@ class Oracle:
         return RegionState(d2, accuracy_sum, points, completeness, coverage, root_error)
 
     def _each(self, count: int, camera: Camera, work: Callable[[int, _Workspace], None]) -> None:
-        """Does the work for every row. Threads take the next row each; rows do not know of one another."""
+        """Calls `work` for every row. Each thread takes the next row; rows are independent."""
         rows = iter(range(count))
         threads = min(self.geometry.threads, count)
         if threads <= 1:
@@ -296,7 +296,7 @@ class Oracle:
 
 
 class _Workspace:
-    """Memory for one view at a time; every thread has its own."""
+    """Working memory for one view at a time. Every thread has its own."""
 
     def __init__(self, oracle: Oracle, camera: Camera) -> None:
         self._oracle = oracle
@@ -310,7 +310,7 @@ class _Workspace:
     def seen(
         self, state: OracleState, depth: Floats, pose: Doubles
     ) -> dict[str, tuple[Floats, int]]:
-        """By region: the squared distances after the view, good until the next call, and the points it adds."""
+        """By region: the squared distances after the view, valid until the next call, and the points it adds."""
         scene, target = self._trees["scene"], self._trees["target"]
         points = {"scene": scene.see(depth, rotations(pose), centres(pose), self._pixels)}
         points["target"] = target.take_inside(scene, self._oracle.crop)
@@ -331,7 +331,7 @@ def _work_off(
 
 
 def _checked(depth: ArrayLike, poses: ArrayLike, camera: Camera) -> tuple[Floats, Doubles]:
-    """Images as the compiled code wants them: contiguous, of its types, and writable even if the caller's are not."""
+    """Images and poses as compiled code needs them: contiguous, writable and of fixed types."""
     images = np.require(depth, np.float32, ["C", "W"])
     placed = np.require(poses, np.float64, ["C", "W"])
     expected = (len(placed), camera.height, camera.width)
@@ -350,7 +350,7 @@ def _refused(field: str, value: str, expected: str) -> InvalidValue:
 
 
 def _columns(region: str, before: RegionState, measured: Doubles) -> dict[str, Doubles]:
-    """`measured`: completeness, coverage and points added, [N, 3]."""
+    """Labels from `measured` [N, 3]: completeness, coverage and points added."""
     completeness, coverage, added = measured.T
     accuracy = before.accuracy_sum / (before.points + added)
     error = accuracy + completeness

@@ -1,6 +1,6 @@
-"""Surfaces to be covered: samples spread evenly over triangles, or the triangles themselves, in blocks of sixteen.
+"""Surfaces to cover: samples spread evenly over triangles, or the triangles themselves, in blocks of sixteen.
 
-Samples all stand for the same area, so a mean over them is a mean over the surface, however it was cut into triangles.
+Every sample stands for the same area, so a mean over samples does not depend on how the surface is cut into triangles.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SurfaceSamples:
-    """Points on a surface, each for the same share of it."""
+    """Points on a surface; each stands for an equal share of its area."""
 
     points: Floats
     """[S, 3], in Morton order."""
@@ -30,7 +30,7 @@ class SurfaceSamples:
     lanes: Floats
     """[B, 3, 16]: the points in blocks; the last point is repeated to fill the last block."""
     boxes: Floats
-    """[B, 6]: around each block."""
+    """[B, 6]: the box around each block."""
 
     def __len__(self) -> int:
         return len(self.points)
@@ -38,16 +38,16 @@ class SurfaceSamples:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SurfaceFaces:
-    """Triangles, each counted once whatever its size."""
+    """Triangles; each counts once, whatever its size."""
 
     rows: NDArray[np.intp]
-    """[F]: which triangle of those given; Morton order of their centres."""
+    """[F]: indices of the given triangles, in Morton order of their centres."""
     corners: Floats
     """[F, 9]"""
     lanes: Floats
     """[B, 6, 16]: their boxes in blocks; the last is repeated to fill the last block."""
     boxes: Floats
-    """[B, 6]: around each block."""
+    """[B, 6]: the box around each block."""
 
     def __len__(self) -> int:
         return len(self.corners)
@@ -56,7 +56,7 @@ class SurfaceFaces:
 def sample_surface(
     triangles: NDArray[np.floating], count: int, rng: np.random.Generator
 ) -> SurfaceSamples:
-    """`count` samples at equal steps of area from a random start, each anywhere in the triangle it falls into."""
+    """Draws `count` samples at equal steps of area from a random start, each at a random place in its triangle."""
     a, b, c = (triangles[:, k].astype(np.float64) for k in range(3))
     covered = np.cumsum(np.linalg.norm(np.cross(b - a, c - a), axis=1) / 2)
     steps = (np.arange(count) + rng.random()) * (covered[-1] / count)
@@ -71,7 +71,7 @@ def sample_surface(
 
 
 def surface_faces(triangles: Floats) -> SurfaceFaces:
-    """All of these triangles [F, 3, 3]."""
+    """A surface of all these triangles [F, 3, 3]."""
     rows = morton_order(triangles.mean(axis=1))
     ordered = triangles[rows]
     low, high = _in_blocks(ordered.min(axis=1)), _in_blocks(ordered.max(axis=1))
@@ -90,9 +90,9 @@ def faces_touching(
 
 
 def surface_inside(mesh: TriangleMesh, boxes: Boxes, row: int, margin_m: float) -> Doubles:
-    """[T, 3, 3]: what of the mesh lies in the box, faces cut at its sides. T may be 0.
+    """[T, 3, 3]: the part of the mesh inside the box, with faces cut at its sides. T may be 0.
 
-    Unlike `faces_touching` it does not depend on how the mesh was cut into triangles.
+    Unlike `faces_touching`, the result does not depend on how the mesh is cut into triangles.
     """
     pose = boxes.pose_world_object[row]
     half = boxes.extents[row].astype(np.float64) / 2 + margin_m
@@ -106,12 +106,12 @@ def surface_inside(mesh: TriangleMesh, boxes: Boxes, row: int, margin_m: float) 
 
 
 def _cut(triangles: Doubles, inside: Doubles) -> Doubles:
-    """The parts of triangles [T, 3, 3] on one side of a plane. `inside` is how far in each corner lies, [T, 3]."""
+    """The parts of triangles [T, 3, 3] on one side of a plane. `inside` [T, 3] is the depth of each corner."""
     corners_in = (inside >= 0).sum(axis=1)
     parts = [triangles[corners_in == 3]]
     for count in (1, 2):
         rows = np.flatnonzero(corners_in == count)
-        # the corner that is alone on its side comes first
+        # rotate the corner that is alone on its side to the first place
         alone = np.argmax((inside[rows] >= 0) == (count == 1), axis=1)
         turned = (alone[:, None] + np.arange(3)) % 3
         corner = np.take_along_axis(triangles[rows], turned[..., None], axis=1)

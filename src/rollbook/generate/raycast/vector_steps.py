@@ -207,12 +207,6 @@ def _boxes_near(builder: Any, boxes: Any, bounds: Any, box: Any) -> Any:
     return (_between(low, high, box) < Vector.loaded(builder, bounds)).mask()
 
 
-def _add_least(builder: Any, one: Any, other: Any, sums: Any) -> Any:
-    lesser = least(Vector.loaded(builder, one), Vector.loaded(builder, other))
-    (Vector.loaded(builder, sums) + lesser.widened()).store(sums)
-    return ir.Constant(ir.IntType(64), LANES)
-
-
 lower: Any = step(FLOAT32, _lower)
 """(points, others, best[16]): lowers each value of `best` to the least squared distance between its point and sixteen
 others, and returns the greatest value of `best`."""
@@ -225,6 +219,3 @@ points_within: Any = step(types.int64, _points_within)
 
 boxes_near: Any = step(types.int64, _boxes_near)
 """(boxes, bounds[16], box): the same for boxes."""
-
-add_least: Any = step(types.int64, _add_least)
-"""(one[16], other[16], sums float64[16]): adds the lesser of each pair to its sum, and returns the number of pairs."""

@@ -1,4 +1,4 @@
-"""How many actions a node keeps, and how many chains survive a step."""
+"""BranchSchedule and beam: how many actions a node keeps, and which chains remain after a step."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rollbook.generate.config_checks import invalid_setting
 
 
 class BranchSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Branch counts drawn at every node if there are any to draw from, else one per step, else always the same."""
+    """Number of branches: drawn per node if `stochastic_branch_factors` are given, else per step, else constant."""
 
     branch_factor: int = 1
     """Actions kept at every node."""
     branch_factor_schedule: tuple[int, ...] | None = None
-    """Actions kept at each step; the last entry goes on."""
+    """Actions kept at each step; the last entry repeats."""
     stochastic_branch_factors: tuple[int, ...] | None = None
-    """Counts to draw from, once per node."""
+    """Counts of which one is drawn per node."""
     stochastic_branch_probabilities: tuple[float, ...] | None = None
-    """A weight for each of them; None for equal ones."""
+    """A weight for each count; None for equal weights."""
 
     def __post_init__(self) -> None:
         schedule, factors = self.branch_factor_schedule, self.stochastic_branch_factors
@@ -37,7 +37,7 @@ class BranchSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             _check_weights(self.stochastic_branch_probabilities, factors)
 
     def count(self, step: int, rng: np.random.Generator) -> int:
-        """Actions to keep at a node of this step. Only drawn counts use the generator, one number per node."""
+        """Number of actions to keep at a node of this step. Only drawn counts use `rng`, one number per node."""
         if self.stochastic_branch_factors is not None:
             factors = self.stochastic_branch_factors
             weights = self.stochastic_branch_probabilities or (1.0,) * len(factors)
@@ -55,10 +55,10 @@ def beam(
     rng: np.random.Generator,
     tie_break: ArrayLike | None = None,
 ) -> NDArray[np.intp]:
-    """The chains to keep, in the order they came: the `width` best; None keeps all.
+    """Indices of the `width` best chains, in their given order; None keeps all.
 
-    Of equal ones the greater tie break stays, then the lot decides: the first come are children of one node. A chain
-    whose score is not known never pushes out one whose score is.
+    Among equal scores the greater tie break wins, then chance: the given order would prefer the children of one node.
+    A chain with a known score always wins over one without.
     """
     if width is not None and width < 1:
         raise invalid_setting("recipe.beam_width", width, "at least 1")
@@ -87,6 +87,6 @@ def _check_weights(weights: tuple[float, ...], factors: tuple[int, ...] | None) 
         raise invalid_setting(
             f"recipe.{field}", weights, f"one for each of the {len(factors)} factors"
         )
-    # a sum that is finite and above 0 also speaks for its terms: none of them is NaN or infinite
+    # a finite sum above 0 implies that no weight is NaN or infinite
     if min(weights) < 0 or not 0 < sum(weights) < math.inf:
         raise invalid_setting(f"recipe.{field}", weights, "weights from 0 up, not all 0")

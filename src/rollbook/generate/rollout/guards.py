@@ -1,6 +1,6 @@
-"""Guards: how far a branch has to be from where the chain has been, and from its siblings.
+"""Guards: least distances between a branch, the places its chain has visited, and its siblings.
 
-A guard at 0 is off. What cannot be compared does not pass: a candidate without a bearing is not known to differ.
+A guard at 0 is off. A candidate that cannot be compared does not pass, for example one without a bearing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ANGLES = ("min_sibling_yaw_deg", "min_sibling_target_bearing_deg")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GuardView:
-    """What the guards look at: one whole shell, and the places already visited."""
+    """The input of the guards: one whole shell and the visited places."""
 
     poses: NDArray[np.float64]
     """[N, 12]"""
@@ -32,7 +32,7 @@ class GuardView:
     target_bearing_deg: NDArray[np.float64] | None
     """[N]; None when there is no target."""
     history: NDArray[np.float64]
-    """[k, 3]: camera centres, the current one among them."""
+    """[k, 3]: visited camera centres, including the current one."""
 
     def __post_init__(self) -> None:
         count = len(self.poses)
@@ -50,15 +50,15 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Least differences between the branches of one node. All are off unless set."""
 
     min_history_distance_m: float = 0.0
-    """From every visited camera centre."""
+    """Least distance from every visited camera centre."""
     min_sibling_distance_m: float = 0.0
-    """Between the camera centres of siblings."""
+    """Least distance between the camera centres of siblings."""
     min_sibling_yaw_deg: float = 0.0
-    """Between their headings about +Z."""
+    """Least angle between the headings of siblings about +Z."""
     min_sibling_target_bearing_deg: float = 0.0
-    """Between the bearings at which they see the target."""
+    """Least angle between the target bearings of siblings."""
     require_sibling_strategy_diversity: bool = False
-    """No two siblings look by the same strategy."""
+    """Whether all siblings must have different view strategies."""
 
     def __post_init__(self) -> None:
         for fields, most, expected in (
@@ -72,7 +72,7 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                     raise ConfigurationError(message=message)
 
     def far_from_history(self, view: GuardView) -> Mask:
-        """Which candidates are far enough from every visited place, [N]."""
+        """[N]: which candidates are far enough from every visited place."""
         if self.min_history_distance_m == 0:
             return np.ones(len(view), np.bool_)
         offsets = centres(view.poses)[:, None] - view.history
@@ -80,7 +80,7 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return np.asarray(far.all(axis=1))
 
     def apart_from(self, view: GuardView, sibling: int) -> Mask:
-        """Which candidates differ enough from this one, [N]; it never differs from itself."""
+        """[N]: which candidates differ enough from candidate `sibling`, which itself never does."""
         apart = np.ones(len(view), np.bool_)
         apart[sibling] = False
         if self.min_sibling_distance_m:
@@ -107,7 +107,7 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def _turn_deg(angles_deg: NDArray[np.float64], sibling: int) -> NDArray[np.float64]:
-    """The shorter way round, [N]."""
+    """[N]: angle to the sibling, by the shorter way round."""
     turn = wrapped(np.deg2rad(np.asarray(angles_deg, np.float64) - angles_deg[sibling]))
     return np.asarray(np.rad2deg(np.abs(turn)))
 

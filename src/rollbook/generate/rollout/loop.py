@@ -1,4 +1,4 @@
-"""THE loop: from one root, by one recipe, to the chains that are kept."""
+"""RolloutEngine: the loop that expands one recipe from one root into the chains that are kept."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class _Chain:
     steps: tuple[RolloutStep, ...] = ()
     score: float = 0.0
     tie_break: float = 0.0
-    """What decides between chains of one score: the gain of the scene, where the scorer may know it."""
+    """Decides between chains of equal score: the gain of the scene, if the scorer may know it."""
     ended: bool = False
-    """Nothing could be taken from its node: it is kept, and not expanded again."""
+    """No candidate of its last node could be taken. The chain is kept but not expanded again."""
 
 
 class RolloutEngine:
@@ -52,7 +52,7 @@ class RolloutEngine:
         return sum(each.candidates_scored for each in self._evaluators.values())
 
     def root_valid(self, recipe: RolloutRecipeConfig) -> int:
-        """How many candidates can be taken at the root; TargetInvalid, and why, when there is none."""
+        """Number of valid candidates at the root. Raises TargetInvalid with the reasons if there is none."""
         evaluator = self.evaluator(recipe)
         root = evaluator.evaluate(evaluator.root())
         if not root.num_valid:
@@ -60,22 +60,23 @@ class RolloutEngine:
         return root.num_valid
 
     def run(self, recipe: RolloutRecipeConfig) -> CounterfactualRolloutResult:
-        """Expands every chain step by step, keeps the best `beam_width` of them after each."""
+        """Expands every chain step by step and keeps the best `beam_width` chains after each step."""
         self.root_valid(recipe)
         evaluator = self.evaluator(recipe)
         scorer = scorer_named(recipe.scorer_name)
         frontier = [_Chain(evaluator.root())]
         for step in range(recipe.horizon):
-            grown: list[_Chain] = []
+            expanded: list[_Chain] = []
             for chain in frontier:
-                grown += [chain] if chain.ended else self._grown(chain, recipe, evaluator, scorer)
+                ended = chain.ended
+                expanded += [chain] if ended else self._expand(chain, recipe, evaluator, scorer)
             kept = beam(
-                [chain.score for chain in grown],
+                [chain.score for chain in expanded],
                 recipe.beam_width,
                 self._rng(recipe, (), f"beam after step {step}"),
-                [chain.tie_break for chain in grown],
+                [chain.tie_break for chain in expanded],
             )
-            frontier = [grown[index] for index in kept]
+            frontier = [expanded[index] for index in kept]
             if all(chain.ended for chain in frontier):
                 break
             if step + 1 < recipe.horizon:
@@ -90,19 +91,19 @@ class RolloutEngine:
             beam_width=recipe.beam_width,
         )
 
-    def _grown(
+    def _expand(
         self,
         chain: _Chain,
         recipe: RolloutRecipeConfig,
         evaluator: NodeEvaluator,
         scorer: Scorer,
     ) -> list[_Chain]:
-        """The chain with one more step, once for every action that is kept."""
+        """Copies of the chain with one more step, one for every selected action."""
         evaluated = evaluator.evaluate(chain.node)
         rng = self._rng(recipe, chain.node.path, "selection")
         state = rng_state_digest(rng)
         scores = scorer(self._view(evaluated))
-        # an actor's own choice must not be settled by what only the oracle knows
+        # labels must not break ties of a scorer that does not read labels
         ties = evaluated.labels.get("scene_root_gain") if scorer.reads_labels else None
         selections = select_branches(
             recipe.selection_policy,
@@ -181,7 +182,7 @@ class RolloutEngine:
 
 
 def policy_name(recipe: RolloutRecipeConfig) -> str:
-    """What is stored as the policy: the selection, and the scorer where it is not the selection's own."""
+    """The stored policy name: the selection policy, and the scorer if it is not the policy's default."""
     policy = recipe.selection_policy.value
     return policy if recipe.scorer is None else f"{policy}:{recipe.scorer}"
 
@@ -204,7 +205,7 @@ def _guard_view(evaluated: EvaluatedNode) -> GuardView:
 
 
 def _moved(chain: _Chain, evaluator: NodeEvaluator) -> _Chain:
-    """The chain standing where its last step leads."""
+    """The chain at the node to which its last step leads."""
     if chain.ended:
         return chain
     last = chain.steps[-1].selected_shell_index
@@ -212,7 +213,7 @@ def _moved(chain: _Chain, evaluator: NodeEvaluator) -> _Chain:
 
 
 def _with_images(chain: _Chain, evaluator: NodeEvaluator) -> _Chain:
-    """Images are rendered last: of chains that a beam let go nothing is kept."""
+    """Renders the stored images, at the end: chains that the beam dropped need none."""
     taken = _taken(chain)
     steps = tuple(
         replace(
@@ -231,7 +232,7 @@ def _taken(chain: _Chain) -> tuple[int, ...]:
 
 
 def _linked(chains: list[_Chain]) -> tuple[RolloutChain, ...]:
-    """Each chain with the earlier one it shares most steps with."""
+    """Links each chain to the earlier chain with which it shares the most steps."""
     taken = [_taken(chain) for chain in chains]
     linked: list[RolloutChain] = []
     for number, chain in enumerate(chains):

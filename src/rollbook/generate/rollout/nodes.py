@@ -1,7 +1,7 @@
-"""Nodes of a rollout: a pose, what was seen on the way there, and the shell of candidates it offers, fully labelled.
+"""Nodes of a rollout: a pose, everything seen on the path to it, and a fully labelled shell of candidates.
 
-A node is named by the candidates that were taken to reach it. Its candidates depend on that name and on a seed, not on
-who asks: recipes that take the same way find the same node, which is evaluated once.
+The path of candidates that leads to a node identifies it. Its own candidates depend only on that path and on a seed.
+Recipes that take the same path therefore share a node, which is evaluated once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Labels = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RolloutTask:
-    """One target of one source row, and everything that decides how rollouts from there come out."""
+    """One target of one source row, with everything that determines the rollouts from there."""
 
     sample_key: str
     target: SelectedTarget
@@ -50,14 +50,14 @@ class RolloutTask:
     mixture: CandidateMixtureConfig
     rules: RuleConfig
     camera: Camera
-    """Candidates are rendered and scored with it."""
+    """The camera with which candidates are rendered and scored."""
     depth_camera: Camera | None
-    """What was taken is rendered once more with it, and kept; None to keep no image."""
+    """The camera of the stored image of each taken candidate; None stores no image."""
     campaign_seed: int
     recorded: NDArray[np.float64]
-    """[K, 12]: where the person who recorded the source row went on to, a move of the shell apart."""
+    """[K, 12]: the recorded poses after the root, about one move of a shell apart."""
     root_target_points: NDArray[np.float32] | None = None
-    """Points in the target box at the root; given only when the oracle's points are to be kept."""
+    """Points in the target box at the root; given only if the oracle's points are stored."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +66,7 @@ class Node:
     """The shell index taken at every step."""
     pose: NDArray[np.float64]
     centres: NDArray[np.float64]
-    """[len(path) + 1, 3]: where the camera has been, the root first."""
+    """[len(path) + 1, 3]: visited camera centres, the root first."""
     oracle: OracleState
     actor: ActorState
     target_points: NDArray[np.float32] | None
@@ -94,7 +94,7 @@ class EvaluatedNode:
 
 @dataclass(slots=True, eq=False)
 class NodeEvaluator:
-    """Evaluates nodes of one task for one seed and horizon, each of them once."""
+    """Evaluates the nodes of one task for one seed and horizon, each node once."""
 
     task: RolloutTask
     seed: int | None
@@ -120,7 +120,7 @@ class NodeEvaluator:
         return self._nodes[()]
 
     def child(self, parent: EvaluatedNode, shell_index: int) -> Node:
-        """The node after taking a candidate: its image is now part of what is known."""
+        """The node after taking a candidate, with the candidate's image fused into what is known."""
         path = (*parent.node.path, shell_index)
         if path not in self._nodes:
             task, node = self.task, parent.node
@@ -141,7 +141,7 @@ class NodeEvaluator:
     def selected_depth(
         self, path: tuple[int, ...], pose: NDArray[np.float32]
     ) -> SelectedDepth | None:
-        """The image that is kept of the candidate at the end of a path."""
+        """The stored image of the candidate at the end of a path."""
         camera = self.task.depth_camera
         if camera is None:
             return None
@@ -184,7 +184,7 @@ class NodeEvaluator:
         failed = rows[~_all_finite(labels, rows)]
         bitset = mark(bitset, failed, "ORACLE_DISTANCE_FAILED")
         for values in labels.values():
-            values[failed] = np.nan  # all or none: half a label is none
+            values[failed] = np.nan  # a candidate has all labels or none
         self.nodes_evaluated += 1
         self.candidates_scored += len(rows)
         return EvaluatedNode(
@@ -222,7 +222,7 @@ class NodeEvaluator:
             purpose="candidates",
         )
         drawn = sample_shell(task.mixture, node.pose, task.target.box.centres[0], node.centres, rng)
-        # as they are stored: a candidate is judged by the very pose that is kept of it
+        # rounded to float32 as in the store: a candidate is judged by exactly the pose that is stored
         with np.errstate(over="ignore"):
             kept = drawn.poses.astype(np.float32).astype(np.float64)
         return replace(drawn, poses=kept)

@@ -1,7 +1,7 @@
-"""Selection policies: which candidates of a shell a node goes on with, and how likely each choice was.
+"""Selection policies choose the candidates with which a node continues, and record the probability of each choice.
 
-Arrays are as long as the shell. A candidate is eligible if it is valid and its score is finite; all others keep
-their row, with probability 0.
+Arrays are as long as the shell. A candidate is eligible if it is valid and its score is finite. All others keep their
+row with probability 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Mask = NDArray[np.bool_]
 Generator = np.random.Generator
 
 _LARGEST = float(np.finfo(np.float32).max)
-"""Logits are recorded as float32, and what is recorded is what was used."""
+"""Logits are limited to float32, because they are stored and used as float32."""
 _SMALLEST_SPREAD = float(np.finfo(np.float64).eps)
 _ENOUGH_FOR_QUARTILES = 4
 
@@ -32,13 +32,13 @@ class CounterfactualSelectionPolicy(StrEnum):
     FARTHEST_FROM_REFERENCE = "farthest_from_reference"
     """Greedy; the score is the distance to the current place."""
     RANDOM = "random"
-    """Every candidate gets a random number; the highest is taken."""
+    """Every candidate gets a random number, and the highest wins."""
     RANDOM_VALID = "random_valid"
-    """One uniform draw among the candidates. As likely as `random`, from one number instead of one per candidate."""
+    """One uniform draw. Same distribution as `random`, from one random number instead of one per candidate."""
     ORACLE_GREEDY = "oracle_greedy"
-    """Greedy; the score is what the oracle says."""
+    """Greedy; the score comes from the oracle."""
     TEMPERATURE_SOFTMAX = "temperature_softmax"
-    """Drawn; the higher the score the likelier."""
+    """Drawn; a higher score is more likely."""
 
 
 _Policy = CounterfactualSelectionPolicy
@@ -49,19 +49,19 @@ _GREEDY = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """One branch that was taken, with the distribution it was taken from. Siblings have each their own."""
+    """One selected branch and the distribution from which it was drawn. Every sibling has its own distribution."""
 
     shell_index: int
     logits: Floats
-    """[N]; a greedy policy's scores. Minus infinity for what could not be taken."""
+    """[N]; the scores of a greedy policy. Minus infinity for candidates that could not be taken."""
     probabilities: Floats
     """[N]"""
     log_probabilities: Floats
     """[N]; minus infinity where the probability is 0."""
     log_probability: float
-    """Of what was taken."""
+    """Log-probability of the selected candidate."""
     entropy: float
-    """Nats."""
+    """Entropy of the distribution in nats."""
 
 
 def select_branches(
@@ -77,14 +77,14 @@ def select_branches(
     guards: Guards,
     shell: GuardView,
 ) -> list[Selection]:
-    """Up to `count` different candidates, first choice first; none if none is eligible.
+    """Up to `count` different candidates, first choice first; empty if no candidate is eligible.
 
-    A greedy policy would rather take fewer than break a guard, but takes one; a drawing one breaks guards when
-    nothing else is left.
+    A greedy policy takes fewer candidates if the guards exclude the others, but at least one. A drawing policy ignores
+    the guards when they exclude all remaining candidates.
     """
     policy = _Policy(policy)  # a policy read from a store is text
     if count < 1:
-        raise _wrong("count", count, "at least 1")
+        raise _invalid("count", count, "at least 1")
     values = _column("scores", scores, len(shell))
     eligible = _eligible(values, valid)
     if policy in _GREEDY:
@@ -100,11 +100,11 @@ def select_branches(
 def temperature_logits(
     scores: ArrayLike, valid: ArrayLike, temperature: float, robust: bool = True
 ) -> Doubles:
-    """Scores over temperature, [N]; minus infinity where a candidate is not eligible.
+    """[N]: scores divided by the temperature; minus infinity for candidates that are not eligible.
 
-    Robust ones are first measured from the median in units of the spread (the quartiles' where there are four
-    scores or more, else the standard deviation), so that the unit and the zero of the scores do not matter. Where
-    most are equal the spread counts as almost 0: whatever stands out is certain, at any temperature.
+    With `robust`, scores are first centred at their median and divided by their spread, so that their unit and zero do
+    not matter. The spread is the interquartile range for four or more scores, else the standard deviation. If most
+    scores are equal, the spread is almost 0, and a score that differs is certain to win at any temperature.
     """
     if not 0 < temperature < np.inf:
         message = f"recipe.selection_temperature is {temperature}, expected a finite number above 0"
@@ -123,7 +123,7 @@ def temperature_logits(
 
 
 def _spread(known: Doubles) -> float:
-    """Where most scores are equal the quartiles say nothing: then all of them together have to."""
+    """Interquartile range, or the standard deviation if there are too few scores or the quartiles are equal."""
     if len(known) >= _ENOUGH_FOR_QUARTILES:
         low, high = np.quantile(known, [0.25, 0.75])
         if high > low:
@@ -137,7 +137,7 @@ def _spread(known: Doubles) -> float:
 def _best_first(
     values: Doubles, eligible: Mask, tie_break: ArrayLike | None, rng: Generator
 ) -> NDArray[np.intp]:
-    """Eligible rows by score, then by tie break, then by lot: a shell's order says nothing about its candidates."""
+    """Eligible rows by score, then by tie break, then by chance: the order of a shell must not matter."""
     lot = rng.permutation(len(values))
     second = np.zeros(len(values))
     if tie_break is not None:
@@ -199,7 +199,7 @@ def _drawn(
 
 
 def _draw(policy: CounterfactualSelectionPolicy, logits: Floats, rng: Generator) -> Selection:
-    """One draw from the softmax of these logits, by the probabilities as they are recorded."""
+    """Draws one row from the softmax of these logits, with exactly the probabilities that are recorded."""
     shifted = logits.astype(np.float64) - float(logits.max())
     weights = np.exp(shifted)
     total = float(weights.sum())
@@ -228,20 +228,20 @@ def _draw(policy: CounterfactualSelectionPolicy, logits: Floats, rng: Generator)
 def _eligible(values: Doubles, valid: ArrayLike) -> Mask:
     mask = np.asarray(valid)
     if mask.dtype != np.bool_ or mask.shape != values.shape:
-        raise _wrong("valid", f"{mask.dtype}{list(mask.shape)}", f"bool{list(values.shape)}")
+        raise _invalid("valid", f"{mask.dtype}{list(mask.shape)}", f"bool{list(values.shape)}")
     eligible = mask & np.isfinite(values)
     beyond = np.flatnonzero(eligible & (np.abs(values) > _LARGEST))
     if len(beyond):
-        raise _wrong(f"scores[{beyond[0]}]", values[beyond[0]], "a number that float32 can hold")
+        raise _invalid(f"scores[{beyond[0]}]", values[beyond[0]], "a number that float32 can hold")
     return eligible
 
 
 def _column(field: str, given: ArrayLike, count: int) -> Doubles:
     values = np.asarray(given, np.float64)
     if values.shape != (count,):
-        raise _wrong(field, f"of shape {list(values.shape)}", f"[{count}], one per candidate")
+        raise _invalid(field, f"of shape {list(values.shape)}", f"[{count}], one per candidate")
     return values
 
 
-def _wrong(field: str, value: object, expected: str) -> InvalidValue:
+def _invalid(field: str, value: object, expected: str) -> InvalidValue:
     return InvalidValue(record="selection", field=field, value=str(value), expected=expected)

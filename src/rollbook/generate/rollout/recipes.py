@@ -1,4 +1,4 @@
-"""RolloutRecipeConfig: one way of choosing actions, how far ahead, and how many chains to keep."""
+"""RolloutRecipeConfig: a selection policy, a horizon, and the number of chains to keep."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollbook.generate.rollout.policies import CounterfactualSelectionPolicy
 
 _Policy = CounterfactualSelectionPolicy
 _MOST = 32_767
-"""What a store has room for."""
+"""The largest value that a store can hold."""
 _DEFAULT_SCORERS = {
     _Policy.FARTHEST_FROM_HISTORY: "farthest_from_history",
     _Policy.FARTHEST_FROM_REFERENCE: "farthest_from_reference",
@@ -28,13 +28,13 @@ _DEFAULT_SCORERS = {
 class RolloutRecipeConfig(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True
 ):
-    """One rollout policy as it is run from every root."""
+    """One rollout policy that runs from every root."""
 
     name: str
-    """Stored as `branch_schedule_id`, and a part of every rollout id."""
+    """Stored as `branch_schedule_id`; also a part of every rollout id."""
     selection_policy: CounterfactualSelectionPolicy
     scorer: str | None = None
-    """What candidates are scored by: a built-in scorer, or `module:attr` of one's own; None for the policy's."""
+    """A built-in scorer, or `module:attr` of a user's function; None for the policy's default."""
     horizon: int = 2
     """Most steps of a chain."""
     branch_factor: int = 1
@@ -42,9 +42,9 @@ class RolloutRecipeConfig(
     beam_width: int | None = None
     """Most chains kept after every step; None for all."""
     branch_factor_schedule: tuple[int, ...] | None = None
-    """Actions kept at each step; the last entry goes on."""
+    """Actions kept at each step; the last entry repeats."""
     stochastic_branch_factors: tuple[int, ...] | None = None
-    """Branch counts to draw from, once per node."""
+    """Branch counts of which one is drawn per node."""
     stochastic_branch_probabilities: tuple[float, ...] | None = None
     selection_temperature: float = 1.0
     min_history_distance_m: float = 0.0
@@ -53,7 +53,7 @@ class RolloutRecipeConfig(
     min_sibling_target_bearing_deg: float = 0.0
     require_sibling_strategy_diversity: bool = False
     seed: int | None = 0
-    """Recipes of one seed are offered the same candidates, as long as they choose the same ones."""
+    """Recipes with equal seeds get equal candidates as long as they choose the same ones."""
 
     def __post_init__(self) -> None:
         self._check_policy()
@@ -69,10 +69,10 @@ class RolloutRecipeConfig(
             raise self._invalid("scorer", "''", "a name, or none at all for the policy's own")
         if not 0 < self.selection_temperature < float("inf"):
             raise self._invalid("selection_temperature", self.selection_temperature, "more than 0")
-        _ = self.branches, self.guards  # they refuse what cannot be
+        _ = self.branches, self.guards  # their constructors check the other settings
 
     def _check_policy(self) -> None:
-        """A policy may be given by its name, as a config file does."""
+        """Accepts a policy by its name, as in a config file."""
         try:
             policy = _Policy(self.selection_policy)
         except ValueError as error:
@@ -108,7 +108,7 @@ class RolloutRecipeConfig(
 
     @staticmethod
     def default_suite() -> tuple[RolloutRecipeConfig, ...]:
-        """Chance, the oracle, the oracle looking ahead, and a soft choice between."""
+        """Random choice, greedy oracle, oracle with look-ahead, and a softmax over the oracle's scores."""
         return (
             RolloutRecipeConfig(name="random_valid", selection_policy=_Policy.RANDOM_VALID),
             RolloutRecipeConfig(name="oracle_greedy", selection_policy=_Policy.ORACLE_GREEDY),
@@ -128,7 +128,7 @@ class RolloutRecipeConfig(
 
     @staticmethod
     def diverse_suite() -> tuple[RolloutRecipeConfig, ...]:
-        """Three chains from every root that differ in where they go."""
+        """Three chains from every root that go to different places."""
         random = RolloutRecipeConfig(
             name="random_valid_diverse",
             selection_policy=_Policy.RANDOM_VALID,

@@ -1,7 +1,7 @@
-"""Scorers: what makes one candidate of an evaluated shell better than another. Greater is better.
+"""Scorers rank the candidates of an evaluated shell. A greater score is better.
 
-A scorer that does not read labels is given none: it knows what the actor knows. A learned one is a function the user
-names as `module:attr`.
+A scorer that does not read labels gets none: it knows only what the actor knows. A learned policy is a function that
+the user names as `module:attr`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rollbook.generate.geometry.poses import centres, rotations
 Array = NDArray[np.float64]
 
 METRES_PER_RADIAN = 0.5
-"""What a turn counts beside a move, when poses are compared."""
+"""Weight of a rotation relative to a translation when poses are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,32 +37,32 @@ class ShellView:
     poses: Array
     """[N, 12]"""
     valid: NDArray[np.bool_]
-    """[N]: the actor may take it."""
+    """[N]: whether the actor may take the candidate."""
     reference_pose: Array
-    """[12]: where the actor stands."""
+    """[12]: the actor's pose."""
     visited: Array
-    """[k, 3]: centres where it has been."""
+    """[k, 3]: visited camera centres."""
     names: tuple[str, ...] = FEATURES
     labels: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """What the oracle found, by name; as long as the shell, or as the valid part of it."""
+    """Labels of the oracle by name; as long as the shell or as its valid part."""
     next_recorded: Array | None = None
-    """[12]: where the recording went next; None when it ends here."""
+    """[12]: the next pose of the recording; None at its end."""
 
     def __post_init__(self) -> None:
         count = len(self.valid)
         for name, shape in (("features", (count, len(self.names))), ("poses", (count, 12))):
             given = getattr(self, name).shape
             if given != shape:
-                raise _wrong("shell", name, f"of shape {list(given)}", f"{list(shape)}")
+                raise _invalid("shell", name, f"of shape {list(given)}", f"{list(shape)}")
 
     def feature(self, name: str) -> Array:
-        """One column, NaN where a candidate is not valid."""
+        """One feature column; NaN for invalid candidates."""
         if name not in self.names:
             raise ConfigurationError(message=f"the shell has no feature {name!r}")
         return self.known(self.features[:, self.names.index(name)])
 
     def label(self, name: str) -> Array:
-        """One label, NaN where a candidate is not valid."""
+        """One label column; NaN for invalid candidates."""
         if name not in self.labels:
             known = ", ".join(self.labels) or "none"
             message = f"the label {name!r} is needed, the oracle gave: {known}"
@@ -70,30 +70,30 @@ class ShellView:
         return self.known(np.asarray(self.labels[name]))
 
     def known(self, values: NDArray[Any]) -> Array:
-        """As long as the shell, NaN where a candidate is not valid."""
+        """The values as a column of the whole shell; NaN for invalid candidates."""
         scores = np.full(len(self.valid), np.nan)
         if values.shape not in (self.valid.shape, (self.valid.sum(),)):
             expected = f"[{len(self.valid)}], or [{self.valid.sum()}] for the valid ones"
-            raise _wrong("shell", "values", f"of shape {list(values.shape)}", expected)
+            raise _invalid("shell", "values", f"of shape {list(values.shape)}", expected)
         scores[self.valid] = values[self.valid] if values.shape == self.valid.shape else values
         return scores
 
     def for_actor(self) -> ShellView:
-        """The same without anything that only the oracle knows."""
+        """This view without anything that only the oracle knows."""
         return replace(self, labels={}, next_recorded=None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scorer:
-    """Gives every candidate a score, [N]; NaN where it is not valid or nothing is known."""
+    """Returns a score for every candidate, [N]; NaN if it is invalid or has no score."""
 
     name: str
     meaning: str
     reads_labels: bool
-    """Whether it needs the oracle: its labels, or where the recording went on."""
+    """Whether it needs the oracle's labels or the recorded continuation."""
     score: Callable[[ShellView], Array]
     checkpoint: str | None = None
-    """Digest of a learned policy's weights, where it says one."""
+    """Digest of a learned policy's weights, if the policy gives one."""
 
     def __call__(self, shell: ShellView) -> Array:
         return self.score(shell if self.reads_labels else shell.for_actor())
@@ -119,9 +119,9 @@ def scorer_named(name: str) -> Scorer:
 
 
 def load_scorer(path: str) -> Scorer:
-    """The scorer of a learned policy. It sees copies of what the actor knows, and no labels.
+    """The scorer of a learned policy. The policy gets copies of what the actor knows, and no labels.
 
-    What it prints goes to standard error: standard output is for results.
+    Its printed output goes to standard error, because standard output is for results.
     """
     policy = _imported(path)
 
@@ -151,7 +151,7 @@ def _imported(path: str) -> LearnedPolicy:
         raise ConfigurationError(message=f"policy {path!r}: expected module:attr")
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:  # a module of the user's may raise anything
+    except Exception as error:  # a user's module may raise anything
         kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
         message = f"policy {path!r}: {module_name} cannot be imported: {kind}{error}"
         raise ConfigurationError(message=message) from error
@@ -168,17 +168,17 @@ def _imported(path: str) -> LearnedPolicy:
 
 
 def _checked(scores: object, shell: ShellView, path: str) -> Array:
-    """A learned policy has to score every valid candidate, and nothing is cut or filled to make it fit."""
+    """A learned policy must score every valid candidate. Its scores are never cut or padded to fit."""
     record = f"policy {path!r}"
     if not isinstance(scores, np.ndarray):
-        raise _wrong(record, "scores", f"a {type(scores).__name__}", "a numpy array")
+        raise _invalid(record, "scores", f"a {type(scores).__name__}", "a numpy array")
     if scores.shape != shell.valid.shape or scores.dtype.kind != "f":
         value = f"{scores.dtype}{list(scores.shape)}"
-        raise _wrong(record, "scores", value, f"float[{len(shell.valid)}]")
+        raise _invalid(record, "scores", value, f"float[{len(shell.valid)}]")
     bad = np.flatnonzero(shell.valid & ~np.isfinite(scores))
     if len(bad):
         expected = f"a finite number for every valid candidate; {len(bad)} are not"
-        raise _wrong(record, f"scores[{bad[0]}]", scores[bad[0]], expected)
+        raise _invalid(record, f"scores[{bad[0]}]", scores[bad[0]], expected)
     return shell.known(scores)
 
 
@@ -191,7 +191,7 @@ def _random_valid(shell: ShellView) -> Array:
 
 def _farthest_from_history(shell: ShellView) -> Array:
     if not len(shell.visited):
-        raise _wrong("shell", "visited", "empty", "at least the root")
+        raise _invalid("shell", "visited", "empty", "at least the root")
     apart = np.linalg.norm(centres(shell.poses)[:, None] - shell.visited, axis=2)
     return shell.known(apart.min(axis=1))
 
@@ -202,7 +202,7 @@ def _farthest_from_reference(shell: ShellView) -> Array:
 
 
 def _novelty(shell: ShellView) -> Array:
-    """A view that does not show the target is no new view of it, from wherever."""
+    """The angle to earlier views; 0 for a view that does not show the target."""
     angle, area = shell.feature("view_novelty_rad"), shell.feature("obb_area_frac")
     return np.where(area == 0, 0.0, angle)
 
@@ -280,5 +280,5 @@ _ALL = (
 SCORERS: Mapping[str, Scorer] = MappingProxyType({each.name: each for each in _ALL})
 
 
-def _wrong(record: str, field_name: str, value: object, expected: str) -> InvalidValue:
+def _invalid(record: str, field_name: str, value: object, expected: str) -> InvalidValue:
     return InvalidValue(record=record, field=field_name, value=str(value), expected=expected)

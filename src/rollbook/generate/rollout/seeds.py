@@ -1,6 +1,6 @@
-"""Seeds: the generator of every node follows from what the node is, never from when or where it is computed.
+"""Seeds: the random generator of a node is derived from the node's identity alone.
 
-Two workers that meet the same node draw the same numbers, whatever came before it and however the work was split.
+Two workers that evaluate the same node draw the same numbers, however the work is split.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rollbook.digest import Plain, digest_of
 _DOMAIN = "rollbook.generate.rng.v1"
 _STATE_DOMAIN = "rollbook.generate.rng_state.v1"
 _POOL_WORDS = 8
-"""Of 32 bits: as many as a digest has, so that none of it is lost."""
+"""Number of 32-bit words of the seed pool: as many bits as the digest has."""
 
 
 def node_generator(
@@ -29,8 +29,8 @@ def node_generator(
 ) -> np.random.Generator:
     """A generator for one purpose at one node.
 
-    `path` is the shell indices taken from the root to the node. What recipes are to share, as the candidates of
-    a node they both reach, is drawn with `recipe` None.
+    `path` holds the shell indices from the root to the node. Values that recipes share, such as the candidates of a
+    node that several recipes reach, are drawn with `recipe` None.
     """
     digest = digest_of(
         _DOMAIN,
@@ -49,12 +49,12 @@ def node_generator(
 
 
 def rng_state_digest(generator: np.random.Generator) -> bytes:
-    """SHA-256 of the generator's state, 32 bytes: equal only where the numbers to come are equal."""
+    """SHA-256 of the generator's state, 32 bytes. Equal digests mean equal future numbers."""
     return bytes.fromhex(digest_of(_STATE_DOMAIN, _plain(generator.bit_generator.state)))
 
 
 def _plain(state: object) -> Plain:
-    """Numbers as decimal text: a state has words wider than canonical integers are."""
+    """The state with numbers as decimal text, because its words are wider than canonical integers."""
     if isinstance(state, Mapping):
         return {str(key): _plain(value) for key, value in state.items()}
     if isinstance(state, np.ndarray):

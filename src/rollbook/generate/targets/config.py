@@ -13,63 +13,63 @@ from rollbook.generate.targets.matching import MatchRules
 
 
 class RolloutTargetSource(StrEnum):
-    """Who chooses the targets of a source row."""
+    """The component that selects the targets of a source row."""
 
     ORACLE_TARGET_TASK_SAMPLER = "oracle_target_task_sampler"
     ACTOR_VISIBLE_SELECTOR = "actor_visible_selector"
 
 
 class TargetSourceMode(StrEnum):
-    """What the selector is given to choose from."""
+    """The boxes from which the selector chooses."""
 
     V1_ACTOR_VISIBLE = "v1_actor_visible"
     V0_GT_INPUT = "v0_gt_input"
-    """Ground truth: an upper bound to compare with, no claim about what an actor could do."""
+    """Ground truth: an upper bound for comparison, not a result that an actor could reach."""
 
 
 class TargetSelectionPolicy(StrEnum):
     GREEDY_TOP_K = "greedy_top_k"
     TEMPERATURE_SOFTMAX_TOP_K = "temperature_softmax_top_k"
-    """One after the other, without replacement."""
+    """Draws one after the other, without replacement."""
 
 
 class TargetSelectorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How boxes are gated, scored, drawn and matched."""
 
     k: int = 3
-    """Targets per source row, at most."""
+    """Most targets per source row."""
     policy: TargetSelectionPolicy = TargetSelectionPolicy.GREEDY_TOP_K
     source_mode: TargetSourceMode = TargetSourceMode.V1_ACTOR_VISIBLE
     temperature: float = 1.0
-    """Of the softmax over scores."""
+    """Temperature of the softmax over scores."""
     min_confidence: float = 0.2
     min_projected_area_pixels: float = 16.0
-    """Counts only when a projection is required."""
+    """Applies only with `require_projected_visibility`."""
     require_projected_visibility: bool = False
-    """Whether a box that no frame of the prefix has in view is out, or only scores low."""
+    """Whether a box that no recorded frame shows is excluded; otherwise it only gets a low score."""
     projected_area_normalizer_pixels: float = 57_600.0
     image_width_px: int = 240
-    """Areas are measured in an image of this size, whatever the camera's own is."""
+    """Areas are measured in an image of this size, whatever the size of the camera's image."""
     image_height_px: int = 240
     projected_area_full_score_fraction: float = 0.05
-    """Of the normalizer; from here up the visibility is 1."""
+    """Share of the normalizer from which the visibility score is 1."""
     min_support_points: int = 3
     support_saturation_points: int = 128
-    """An object with this many points has nothing left to gain, by the actor's own account."""
+    """Number of points at which the deficit score of an object becomes 0."""
     evl_support_weight: float = 1.0
-    """What an observed voxel of the actor's map counts for, in points."""
+    """Weight of an observed voxel of the actor's map, in points."""
     missing_projection_visibility_score: float = 0.35
     obb_support_scale: float = 1.0
-    """Points count in the box grown by this."""
+    """Points are counted in the box scaled by this."""
     max_support_points: int = 20_000
-    """Only so many of the first points are looked at."""
+    """Only the first points, up to this number, are counted."""
     match_gt: bool = True
     min_gt_iou: float = 0.1
     min_gt_match_score: float = 0.05
     gt_iou_samples: int = 8
     """Grid cells along each side of a box."""
     gt_ambiguity_margin: float = 0.02
-    """The best match has to be better than the second by more than this."""
+    """The best match must exceed the second by more than this."""
 
     def __post_init__(self) -> None:
         for names, least, most, expected in (
@@ -84,7 +84,7 @@ class TargetSelectorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
 
     @property
     def protocol(self) -> str:
-        """As lineage and store name it."""
+        """The protocol's name in lineage and store."""
         observed = self.source_mode is TargetSourceMode.V1_ACTOR_VISIBLE
         return "v1_observed" if observed else "v0_gt_input"
 

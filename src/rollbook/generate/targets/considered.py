@@ -1,6 +1,6 @@
-"""ConsideredTargets: what the actor's own view says about boxes, and every reason against one.
+"""ConsideredTargets: measurements of boxes in the actor's own view, and every reason against each box.
 
-Ground truth has no way in here: nothing of it is passed.
+No function here gets ground truth of the scene.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ TARGET_BIT = {name: 1 << code for name, code in TARGET_INVALID_REASON_CODES.item
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ConsideredTargets:
-    """Every box of the source, in its order, with what was measured of it and every reason against it."""
+    """Every box of the source in its order, with its measurements and every reason against it."""
 
     source: str
     boxes: Boxes
     target_id: tuple[str, ...]
     projected_area_pixels: Floats
-    """Of the frame that shows most of it; a box without a sound shape projects to nothing and holds nothing."""
+    """Area in the frame that shows most of the box; 0 for a box without a valid shape."""
     projected_area_fraction: Floats
     semidense_support_count: Counts
     evl_support_count: Counts
@@ -43,7 +43,7 @@ class ConsideredTargets:
     support_score: Floats
     deficit_score: Floats
     score: Floats
-    """NaN where a reason stands against the box."""
+    """NaN if there is a reason against the box."""
     reason_bitset: NDArray[np.uint32]
 
     def __len__(self) -> int:
@@ -100,12 +100,12 @@ def target_id_of(place: str, source: str, boxes: Boxes, row: int) -> str:
 
 
 def are_padding(boxes: Boxes) -> NDArray[np.bool_]:
-    """Rows that only fill a table up: every number of the box is 0."""
+    """Rows that only pad a table: every number of the box is 0."""
     return np.asarray(~np.hstack([boxes.pose_world_object, boxes.extents]).any(axis=1))
 
 
 def shape_reasons(boxes: Boxes) -> NDArray[np.uint32]:
-    """Every bit that speaks against a box by itself, [B]; 0 for a sound one."""
+    """[B]: reason bits against the shape of a box; 0 for a valid shape."""
     numbers = np.column_stack([boxes.pose_world_object, boxes.extents, boxes.confidence])
     reasons = np.zeros(len(boxes), np.uint32)
     reasons[are_padding(boxes)] |= np.uint32(TARGET_BIT["PADDED_OBB"])
@@ -115,10 +115,7 @@ def shape_reasons(boxes: Boxes) -> NDArray[np.uint32]:
 
 
 def refuse_bad_rotations(boxes: Boxes, record: str) -> None:
-    """A rotation that is none comes of a mistaken layout or a scale, and then stands in every box.
-
-    So it is refused, rather than counted against one target after the other; there is no code for it either.
-    """
+    """Refuses all boxes if one has no proper rotation: a wrong layout or scale then affects every box."""
     poses = boxes.pose_world_object
     whole = np.isfinite(poses).all(axis=1) & ~are_padding(boxes)
     bad = np.flatnonzero(whole & ~are_rigid(poses))
@@ -161,10 +158,10 @@ def _largest_areas(boxes: Boxes, view: ActorView, config: TargetSelectorConfig) 
 
 
 def support_counts(boxes: Boxes, points: ArrayLike, scale: float) -> list[int]:
-    """How many points lie in each box grown by `scale`. Points are sorted along x, so that few are looked at twice."""
+    """Number of points in each box scaled by `scale`. Points are sorted along x, so that each box tests only a few."""
     placed = np.asarray(points, np.float64).reshape(-1, 3)
     placed = placed[np.argsort(placed[:, 0])]
-    # a little more than half the diagonal: a rotation of 32 bits is not quite one
+    # a little more than half the diagonal: a float32 rotation is not exact
     reach = np.linalg.norm(boxes.extents.astype(np.float64), axis=1) * scale * 0.501
     first = np.searchsorted(placed[:, 0], boxes.centres[:, 0] - reach).tolist()
     last = np.searchsorted(placed[:, 0], boxes.centres[:, 0] + reach, side="right").tolist()

@@ -1,4 +1,4 @@
-"""Draws: which of the eligible boxes are taken, in which order, and how likely that was."""
+"""Draws: selects eligible boxes in order, and records the probability of each selection."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 
 class TargetDraw(NamedTuple):
-    """How one box came to be selected."""
+    """One selected box and the probability of its selection."""
 
     row: int
     probability: float
     log_probability: float
     entropy: float | None
-    """Of the distribution it was drawn from, in nats; None where it was not one draw."""
+    """Entropy of the distribution in nats; None if the box was not drawn alone."""
 
 
 def greedy_draws(ranked: Sequence[int], k: int) -> list[TargetDraw]:
-    """The first k, for certain."""
+    """The first k rows, with probability 1."""
     return [TargetDraw(row, 1.0, 0.0, 0.0) for row in ranked[:k]]
 
 
@@ -32,7 +32,7 @@ def softmax_draws(
     temperature: float,
     rng: np.random.Generator,
 ) -> list[TargetDraw]:
-    """k draws, one after the other, each from the softmax over what is left; one number of `rng` each."""
+    """k draws without replacement, each from the softmax over the remaining rows, with one number of `rng` each."""
     left = list(ranked)
     draws: list[TargetDraw] = []
     while left and len(draws) < k:
@@ -45,7 +45,7 @@ def softmax_draws(
         probabilities, log_probabilities = weights / total, logits - math.log(total)
         known = probabilities > 0
         entropy = -float(np.sum(probabilities[known] * log_probabilities[known]))
-        # below the total even where it would round up to it, so that nothing of weight 0 is drawn
+        # kept below the total despite rounding, so that a row of weight 0 is never drawn
         drawn = min(rng.random() * total, math.nextafter(total, 0))
         at = int(np.searchsorted(reached, drawn, side="right"))
         chances = float(probabilities[at]), float(log_probabilities[at])

@@ -1,4 +1,4 @@
-"""Matches: which ground-truth object a selected box is about. Only labels hang on it, never the selection."""
+"""Matching: finds the ground-truth object of a selected box. Labels depend on the match; the selection does not."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from rollbook.generate.geometry.boxes import Boxes
 
 
 class GtMatchStatus(StrEnum):
-    """How the search for a target's ground-truth object ended."""
+    """The result of the search for a target's ground-truth object."""
 
     MATCHED = "matched"
     V0_GT_INPUT = "v0_gt_input"
     """The box is the ground truth itself."""
     UNMATCHED_GT = "unmatched_gt"
     AMBIGUOUS_GT = "ambiguous_gt"
-    """Two objects fit nearly as well."""
+    """Two objects match nearly equally well."""
     AMBIGUOUS_PRED_TO_GT = "ambiguous_pred_to_gt"
-    """Two selected boxes are about one object."""
+    """Two selected boxes match one object."""
     MISSING_GT = "missing_gt"
     NOT_REQUESTED = "not_requested"
     AMBIGUOUS_IDENTITY = "ambiguous_identity"
     """Oracle tasks: another ground-truth box lies in nearly the same place."""
     UNMATCHED_IDENTITY = "unmatched_identity"
-    """Oracle tasks: the box does not overlap even with itself."""
+    """Oracle tasks: the measured overlap of the box with itself is too small."""
     INVALID_GEOMETRY = "invalid_geometry"
 
 
@@ -48,25 +48,25 @@ _REASON_OF = {
 
 @dataclass(frozen=True, slots=True)
 class GtMatch:
-    """One selected box, and the ground-truth row it is about."""
+    """The match of one selected box with a row of the ground truth."""
 
     status: GtMatchStatus
     row: int = -1
-    """The best row; kept where it is ambiguous, for whoever wants to look; -1 where nothing fits."""
+    """The best row, also if it is ambiguous; -1 if nothing matches."""
     iou: float | None = None
-    """None where it could not be measured."""
+    """None if it could not be measured."""
     score: float | None = None
-    """What was compared with the thresholds: the overlap, or what stands in for it."""
+    """The value that is compared with the thresholds: the overlap or its substitute."""
 
     def joined(self, bitset: int) -> int:
-        """A target's reasons with this match's own among them."""
+        """A target's reasons together with the reason of this match."""
         reason = _REASON_OF.get(self.status, 0)
         return (bitset & ~VALID_BITSET) | reason if reason else bitset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchRules:
-    """When a box counts as being about an object."""
+    """Thresholds for a match."""
 
     min_iou: float
     min_score: float
@@ -94,7 +94,7 @@ def _match(box: Boxes, truth: Boxes, rules: MatchRules) -> GtMatch:
     if score[best] < max(rules.min_iou, rules.min_score):
         return measured
     found = replace(measured, status=GtMatchStatus.MATCHED, row=int(rows[best]))
-    # the second need not reach the threshold: one just below it is as likely to be the right one
+    # the second need not reach the threshold: just below it, it may still be the right one
     if len(order) > 1 and score[best] - score[order[1]] <= rules.ambiguity_margin:
         return replace(found, status=GtMatchStatus.AMBIGUOUS_GT)
     return found
@@ -103,10 +103,10 @@ def _match(box: Boxes, truth: Boxes, rules: MatchRules) -> GtMatch:
 def _similarity(
     box: Boxes, truth: Boxes, samples: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Overlap with each, NaN where it fails, and the score.
+    """The overlap with each box of the truth, NaN if it has no volume, and the score.
 
-    The overlap fails for ground truth without volume: a picture or a whiteboard drawn as a flat box. There the score
-    is how near the centres are, measured by the two diagonals.
+    A picture or a whiteboard is a flat box without volume. Its score is the closeness of the centres relative to the
+    two diagonals.
     """
     iou = box.iou(0, truth, samples=samples)
     apart = np.linalg.norm(truth.centres - box.centres, axis=1)
@@ -117,14 +117,14 @@ def _similarity(
 
 
 def _comparable(truth: Boxes) -> NDArray[np.bool_]:
-    """Boxes that are somewhere and of some size; a flat one is."""
+    """Boxes that are finite and have at least one side longer than 0; a flat box counts."""
     finite = np.isfinite(np.hstack([truth.pose_world_object, truth.extents])).all(axis=1)
     sized = (truth.extents >= 0).all(axis=1) & (truth.extents > 0).any(axis=1)
     return np.asarray(finite & sized)
 
 
 def _without_shared_rows(matches: Sequence[GtMatch]) -> list[GtMatch]:
-    """Two boxes on one object would train on one label twice, and nobody knows which of them is meant."""
+    """Marks matches that share a ground-truth row as ambiguous: training would use one label twice."""
     claims = Counter(match.row for match in matches if match.status is GtMatchStatus.MATCHED)
     return [
         replace(match, status=GtMatchStatus.AMBIGUOUS_PRED_TO_GT)

@@ -1,7 +1,7 @@
-"""Targets: which object a rollout should reconstruct better, chosen from what the actor itself has seen.
+"""Target selection: chooses the objects that rollouts should reconstruct, from what the actor itself has seen.
 
-Boxes of the actor's own are measured, gated, ranked and drawn. Ground truth is looked at only when that is over, and
-then only to say which object the labels are about.
+The actor's own boxes are measured, gated, ranked and drawn. Ground truth is used only afterwards, and only to find the
+object that the labels describe.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 DETECTED = "detected_obbs"
 ACTOR_SOURCES = (DETECTED, "backbone.obb_pred_viz", "backbone.obb_pred")
-"""Where the actor's boxes may come from; the first that has any is used."""
+"""Sources of the actor's boxes; the first that has any box is used."""
 GT_SOURCE_V0 = "gt_obbs_v0_sanity"
 GT_SOURCE_ORACLE = "gt_obbs_oracle"
-"""Also names the ground-truth object in every match, so that one object has one id."""
+"""Also part of the id of the matched ground-truth object, so that an object has one id everywhere."""
 
 NO_RANKED_TARGETS = "no_ranked_targets"
 NO_ACTOR_VISIBLE_TARGETS = "no_actor_visible_targets"
@@ -60,7 +60,7 @@ class SelectedTarget:
     """One target of one source row. Fields named as in RolloutLineage mean the same there."""
 
     box: Boxes
-    """One row: what the actor is given to aim at."""
+    """One row: the box that the actor gets as its target."""
     log_probability: float
     entropy: float | None
     target_row_id: int
@@ -88,7 +88,7 @@ class SelectedTarget:
     target_extents: tuple[float, ...]
     target_pose_world_object: tuple[float, ...]
     target_relative_pose_reference_object: tuple[float, ...]
-    """The object as the root camera sees it."""
+    """Pose of the object in the frame of the root camera."""
     target_invalid_reason_bitset: int
     target_primary_invalid_reason: int
     target_reason_code_version: str
@@ -113,12 +113,12 @@ class SelectedTarget:
 
     @property
     def label_valid(self) -> bool:
-        """Labels of this target's rollouts may be trained on."""
+        """Whether the labels of this target's rollouts may be used for training."""
         labelled = self.gt_match_status in LABELLED_STATUSES and self.gt_box_row >= 0
         return labelled and self.reason_bitset == VALID_BITSET
 
     def lineage_fields(self) -> dict[str, Any]:
-        """The target's part of a RolloutLineage, by keyword."""
+        """The target's fields of a RolloutLineage, by keyword."""
         return {name: getattr(self, name) for name in _LINEAGE_FIELDS}
 
 
@@ -129,15 +129,15 @@ _LINEAGE_FIELDS = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TargetSelection:
-    """What became of one source row's boxes."""
+    """The result of target selection for one source row."""
 
     targets: list[SelectedTarget]
-    """In the order they were selected."""
+    """The targets in the order of their selection."""
     considered: ConsideredTargets
     skip_reason: str | None
-    """Why there is no target."""
+    """The reason if there is no target."""
     source_reason_bitset: int = VALID_BITSET
-    """Why there was nothing to consider, in bits of TARGET_INVALID_REASON_CODES."""
+    """The reasons if there was no box at all, as bits of TARGET_INVALID_REASON_CODES."""
 
 
 # --------------------------------------------------------------------------------------- selector
@@ -160,9 +160,8 @@ class ActorVisibleTargetSelector:
     ) -> TargetSelection:
         """The targets of one source row, best or first drawn first.
 
-        `observed_voxels` [n, 3] are the centres of the occupied voxels of the actor's own map, if it has one.
-        `predictions` are more boxes of the actor's own, by their name in ACTOR_SOURCES: used where there are no
-        detections.
+        `observed_voxels` [n, 3] are the centres of the occupied voxels of the actor's map, if it has one. `predictions`
+        are other boxes of the actor by their name in ACTOR_SOURCES; they are used if there are no detections.
         """
         place = f"{scene_id}:{snippet_id}"
         refuse_bad_trajectory(view.poses, place)
@@ -189,7 +188,7 @@ class ActorVisibleTargetSelector:
             targets=[],
             considered=considered,
             skip_reason=NO_RANKED_TARGETS if len(boxes) else NO_ACTOR_VISIBLE_TARGETS,
-            source_reason_bitset=VALID_BITSET if len(boxes) else self._nothing_to_see(gt),
+            source_reason_bitset=VALID_BITSET if len(boxes) else self._missing_source(gt),
         )
 
     def _source(
@@ -213,8 +212,8 @@ class ActorVisibleTargetSelector:
                 return name, offered[name]
         return DETECTED, view.detections
 
-    def _nothing_to_see(self, gt: Boxes | None) -> int:
-        """Ground truth that was there, and was not taken in the place of detections, is said to have been."""
+    def _missing_source(self, gt: Boxes | None) -> int:
+        """Reason bits if the actor has no box; also says whether ground truth existed and was not used instead."""
         observed = self.config.source_mode is TargetSourceMode.V1_ACTOR_VISIBLE
         refused = observed and gt is not None and len(gt) > 0
         return TARGET_BIT["NO_ACTOR_VISIBLE_SOURCE"] | (
@@ -247,7 +246,7 @@ def refuse_bad_trajectory(poses: NDArray[np.float32], place: str) -> None:
 
 
 def _refuse_ground_truth(boxes: Boxes, gt: Boxes | None, source: str, place: str) -> None:
-    """Boxes that know the instance and agree with the ground truth to the last bit were not detected."""
+    """Refuses detections that have an instance id and equal a ground-truth box exactly: they were not detected."""
     if gt is None or not len(boxes) or not len(gt):
         return
     same = (boxes.inst_id[:, None] == gt.inst_id) & (boxes.inst_id[:, None] >= 0)
@@ -264,7 +263,7 @@ def _refuse_ground_truth(boxes: Boxes, gt: Boxes | None, source: str, place: str
 
 
 def _ranked(considered: ConsideredTargets) -> list[int]:
-    """Eligible rows, best first. Equal ones in the order of the source, which is also that of the ids' last part."""
+    """Eligible rows, best first. Rows with equal scores keep the order of the source."""
     rows = np.flatnonzero(considered.reason_bitset == VALID_BITSET)
     order: list[int] = rows[np.argsort(-considered.score[rows], kind="stable")].tolist()
     return order
@@ -284,7 +283,7 @@ def selected_targets(
     policy: str,
     temperature: float | None,
 ) -> list[SelectedTarget]:
-    """Everything known of each selected box, in the order of the draws."""
+    """The selected targets with all their fields, in the order of the draws."""
     truth = Boxes.none() if gt is None else gt
     found = []
     for rank, (draw, match) in enumerate(zip(draws, matches, strict=True)):

@@ -1,7 +1,7 @@
-"""Oracle target tasks: targets drawn evenly from the ground truth, for labels of every kind of object.
+"""Oracle target tasks: targets drawn evenly from the ground truth, to get labels for every kind of object.
 
-This profile is not actor-visible: the box the actor is given to aim at is the ground-truth box itself. What is trained
-on it says nothing yet about an actor that has to find its targets; `ActorVisibleTargetSelector` is for that.
+This mode is not actor-visible: the actor gets the ground-truth box as its target. Results say nothing about an actor
+that must find its targets itself; `ActorVisibleTargetSelector` serves that purpose.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ _STATUS_ORDER = (
     GtMatchStatus.MATCHED,
 )
 _AUDIT = TargetSelectorConfig()
-"""What the actor knows of a task is recorded beside it, as its selector would measure it; nothing depends on it."""
+"""Settings for the recorded measurements of a task in the actor's view. No result depends on them."""
 
 
 class OracleTargetTaskSamplerConfig(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
-    """When a ground-truth box is one object and no other, and how many are drawn."""
+    """When a ground-truth box identifies one object, and how many boxes are drawn."""
 
     max_targets_per_sample: int = 3
     min_identity_iou: float = 0.25
-    """Of a box with the one it overlaps most: itself."""
+    """Least overlap of a box with the box it overlaps most, which is normally itself."""
     identity_ambiguity_gap: float = 0.05
-    """The second has to overlap less by more than this."""
+    """The second largest overlap must be smaller by more than this."""
     identity_iou_samples: int = 8
     """Grid cells along each side of a box."""
     sweep_min_ious: tuple[float, ...] = (0.1, 0.25, 0.5)
-    """For each of these with each gap, it is told how many tasks there would be."""
+    """The result lists the number of tasks for each of these values with each gap."""
     sweep_gaps: tuple[float, ...] = (0.0, 0.05, 0.1)
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class OracleTargetTaskSamplerConfig(
 
 
 class IdentitySweepRow(NamedTuple):
-    """How many boxes would be tasks with other thresholds."""
+    """Number of tasks with other thresholds."""
 
     min_iou: float
     gap: float
@@ -96,12 +96,12 @@ class IdentitySweepRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskIdentities:
-    """How well each ground-truth box is told apart from all others, row by row."""
+    """How clearly each ground-truth box is distinguished from all others, row by row."""
 
     best_iou: NDArray[np.float64]
-    """NaN, like the next, for a box without a sound shape."""
+    """NaN for a box without a valid shape, as is `second_iou`."""
     second_iou: NDArray[np.float64]
-    """0 where no other box overlaps."""
+    """0 if no other box overlaps."""
     status: tuple[GtMatchStatus, ...]
     sweep: tuple[IdentitySweepRow, ...]
 
@@ -125,10 +125,10 @@ class OracleTargetTaskSampler:
         rng: np.random.Generator,
         observed_voxels: ArrayLike | None = None,
     ) -> OracleTargetSelection:
-        """Up to `max_targets_per_sample` of the boxes that are one object and no other, each as likely as the next.
+        """Draws up to `max_targets_per_sample` boxes that each identify one object, all equally likely.
 
-        `observed_voxels` [n, 3] are the centres of the occupied voxels of the actor's own map, if it has one; they
-        are counted for the record only.
+        `observed_voxels` [n, 3] are the centres of the occupied voxels of the actor's map, if it has one. They are
+        counted only for the record.
         """
         place = f"{scene_id}:{snippet_id}"
         refuse_bad_trajectory(view.poses, place)
@@ -165,7 +165,7 @@ class OracleTargetTaskSampler:
     def _draws(self, considered: ConsideredTargets, rng: np.random.Generator) -> list[TargetDraw]:
         pool = np.flatnonzero(considered.reason_bitset == VALID_BITSET)
         drawn = rng.permutation(pool)[: self.config.max_targets_per_sample].tolist()
-        # of being among those drawn, not of one draw
+        # the probability of being among the drawn boxes, not that of one draw
         chance = len(drawn) / max(len(pool), 1)
         return [TargetDraw(row, chance, math.log(chance), None) for row in drawn]
 
@@ -187,7 +187,7 @@ def identities_of(boxes: Boxes, config: OracleTargetTaskSamplerConfig) -> TaskId
 
 
 def _overlaps(boxes: Boxes, sound: NDArray[np.intp], samples: int) -> NDArray[np.float64]:
-    """[S, S] among the sound boxes. Only boxes near enough to meet are compared: the others overlap by 0."""
+    """[S, S]: overlaps among the valid boxes. Boxes too far apart to touch are not compared and overlap by 0."""
     pool = boxes.take(sound)
     apart = np.linalg.norm(pool.centres[:, None] - pool.centres, axis=2)
     reach = np.linalg.norm(pool.extents.astype(np.float64), axis=1) / 2
@@ -217,7 +217,7 @@ def _statuses(
 
 
 def _as_tasks(measured: ConsideredTargets, identities: TaskIdentities) -> ConsideredTargets:
-    """The audited boxes with the gates and scores of tasks: only shape and identity speak against one."""
+    """The measured boxes with the gates and scores of tasks: only shape and identity exclude a box."""
     ones = np.ones(len(measured))
     return replace(
         measured,
