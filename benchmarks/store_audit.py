@@ -13,14 +13,14 @@ from benchmarks.stores import files_of, peer, records_for, scratch, size_of, tur
 from benchmarks.timing import Claim, best
 from rollbook.digest import checksum
 from rollbook.store.audit import candidate_audit_rows, candidate_group_summary_rows
-from rollbook.store.audit.frames import arrow_table, duckdb_columns, duckdb_relation
+from rollbook.store.checks.columns import StoreColumns
 from rollbook.store.checks.files import check_checksums
 from rollbook.store.checks.validate import validate_rollout_zarr_store
 from rollbook.store.config import RolloutZarrStoreConfig
+from rollbook.store.frames import arrow_table, duckdb_columns, duckdb_relation
 from rollbook.store.q_h import q_h_of
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.schema import TABLES
-from rollbook.store.store_columns import StoreColumns
 from rollbook.store.writer import RolloutStoreWriter
 
 _SIZES = (10_000, 100_000, 1_000_000)

@@ -1,4 +1,4 @@
-"""The only hashing in Rollbook: canonical bytes, full SHA-256, Merkle trees, and checksums of stored bytes.
+"""Hashing of records and stores: canonical bytes, full SHA-256, Merkle trees, and checksums of stored bytes.
 
 Canonical bytes are a type tag and a length before every value, so no two different values share an encoding:
 
@@ -26,6 +26,11 @@ Plain: TypeAlias = "bool | int | float | str | bytes | Sequence[Plain] | Mapping
 _U64 = struct.Struct("<Q")
 _F64 = struct.Struct("<d")
 _LEAF, _NODE = b"\x00", b"\x01"
+
+sha256 = hashlib.sha256
+"""For files, and for the v1 recipes, which lay out their own bytes."""
+piecewise_checksum = xxhash.xxh3_128
+"""The hasher behind `checksum`, for bytes that come in pieces."""
 
 
 def canonical_text(utf8: bytes) -> bytes:
@@ -68,21 +73,26 @@ def _canonical_key(key: str) -> bytes:
 
 def digest_of(domain: str, value: Plain) -> str:
     """SHA-256 (64 hex digits) of a plain value under a domain."""
-    return hashlib.sha256(canonical(domain) + canonical(value)).hexdigest()
+    return sha256(canonical(domain) + canonical(value)).hexdigest()
 
 
 def checksum(data: memoryview | bytes) -> str:
-    """Fast checksum of stored bytes: notices damage, proves nothing. Digests are what prove."""
+    """Fast checksum of stored bytes. It finds damage by accident; only a digest proves that nobody changed them."""
     return xxhash.xxh3_128_hexdigest(data)
 
 
+def text_hash(text: str) -> int:
+    """A 64-bit hash for comparing many texts cheaply. Equal hashes still need a comparison of the texts."""
+    return xxhash.xxh3_64_intdigest(text.encode())
+
+
 def _leaf_hashes(leaves: Sequence[bytes]) -> list[bytes]:
-    return [hashlib.sha256(_LEAF + leaf).digest() for leaf in leaves]
+    return [sha256(_LEAF + leaf).digest() for leaf in leaves]
 
 
 def _level_above(level: list[bytes]) -> list[bytes]:
     above = [
-        hashlib.sha256(_NODE + left + right).digest()
+        sha256(_NODE + left + right).digest()
         for left, right in zip(level[::2], level[1::2], strict=False)
     ]
     if len(level) % 2:
@@ -122,7 +132,7 @@ def merkle_root_from_path(
     if not 0 <= index < count:
         return None
     siblings = iter(path)
-    node = hashlib.sha256(_LEAF + leaf).digest()
+    node = sha256(_LEAF + leaf).digest()
     width = count
     while width > 1:
         if index ^ 1 < width:
@@ -130,7 +140,7 @@ def merkle_root_from_path(
             if sibling is None:
                 return None
             pair = sibling + node if index % 2 else node + sibling
-            node = hashlib.sha256(_NODE + pair).digest()
+            node = sha256(_NODE + pair).digest()
         index //= 2
         width = (width + 1) // 2
     if next(siblings, None) is not None:

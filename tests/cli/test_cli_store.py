@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import struct
 import subprocess
 import sys
-import zlib
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,9 +14,12 @@ from xml.etree import ElementTree
 import msgspec
 import numpy as np
 import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
 from rollbook.store.audit import AUDIT_COLUMNS, candidate_audit_rows, rollout_tree_summary_rows
-from rollbook.store.audit.depth_png import colour_ramp, depth_png
+from rollbook.store.audit.charts import colour_ramp
+from rollbook.store.audit.depth_png import depth_png
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.writer import write_rollout_zarr_store
 from tests.cli.test_cli import Result, rollbook
@@ -274,26 +276,17 @@ def test_the_tree_and_the_steps_of_one_rollout(good: Path) -> None:
 # ---------------------------------------------------------------------------------------- depth
 
 
-def png(data: bytes) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[bytes, bytes]]:
-    """Pixels, palette and texts of a PNG file, with every checksum compared."""
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    chunks: dict[bytes, bytes] = {}
-    texts: dict[bytes, bytes] = {}
-    at = 8
-    while at < len(data):
-        size, kind = struct.unpack_from(">I4s", data, at)
-        body = data[at + 8 : at + 8 + size]
-        assert struct.unpack_from(">I", data, at + 8 + size)[0] == zlib.crc32(kind + body)
-        if kind == b"tEXt":
-            key, _, value = body.partition(b"\0")
-            texts[key] = value
-        chunks[kind] = body
-        at += 12 + size
-    width, height, bits, colour = struct.unpack_from(">IIBB", chunks[b"IHDR"])
-    assert (bits, colour) == (8, 3)
-    rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, width + 1)
-    assert not rows[:, 0].any()
-    return rows[:, 1:], np.frombuffer(chunks[b"PLTE"], np.uint8).reshape(-1, 3), texts
+def png(data: bytes) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, str]]:
+    """Palette indices, palette and texts of a PNG file."""
+    image = Image.open(BytesIO(data))
+    image.load()
+    assert isinstance(image, PngImageFile)
+    assert image.mode == "P"
+    return (
+        np.asarray(image),
+        np.array(image.getpalette(), np.uint8).reshape(-1, 3),
+        {key: str(value) for key, value in image.text.items()},
+    )
 
 
 def test_a_depth_image_becomes_a_png_file(good: Path, tmp_path: Path) -> None:
@@ -301,7 +294,7 @@ def test_a_depth_image_becomes_a_png_file(good: Path, tmp_path: Path) -> None:
     assert (result.returncode, "16x12 pixels" in result.stdout) == (0, True)
     pixels, _, texts = png((tmp_path / "d.png").read_bytes())
     assert pixels.shape[1] == 480
-    assert texts[b"Title"] == b"rich.zarr, step 3"
+    assert texts["Title"] == "rich.zarr, step 3"
     again = rollbook("store", "depth", good, "--step", 3, "--output", tmp_path / "d.png")
     refused(again, 1, "--replace replaces it")
     options = ("--step", 3, "--output", tmp_path / "d.png", "--replace")
@@ -317,7 +310,7 @@ def test_near_is_bright_far_is_dark_and_unknown_is_neither() -> None:
     unknown = set(pixels[100:200, 100:200].ravel().tolist())
     assert not unknown & set(pixels[:100, :200].ravel().tolist())
     assert len(unknown) == 2
-    assert texts[b"Comment"] == b"depth from 1.000 m to 3.000 m"
+    assert texts["Comment"] == "depth from 1.000 m to 3.000 m"
 
 
 @pytest.mark.parametrize(

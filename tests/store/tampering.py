@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.digest import checksum
+from rollbook.store.checks.columns import array_of
 from rollbook.store.checks.validate import validate_rollout_zarr_store
 from rollbook.store.manifest import content_sha256, json_bytes, manifest_sha256, root_metadata
 from rollbook.store.rasters import FrameWriter
 from rollbook.store.raw_array import RawArrayWriter
 from rollbook.store.reader import RolloutZarrStoreReader
-from rollbook.store.store_columns import array_of
 
 Array = NDArray[Any]
 Store = Callable[[str], Array]

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from rollbook.errors import ConfigurationError, InvalidNumber
 from rollbook.store.config import RolloutZarrStoreConfig
-from rollbook.store.q_h import plain_q_h, q_h_of
+from rollbook.store.q_h import q_h_of
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.records import RolloutZarrRecord
 from rollbook.store.schema import Q_H
+from tests.store.plain_q_h import plain_q_h
 from tests.store.plain_rows import STORES, varied_records, written
 from tests.store.synthetic import make_records, spec_fixture_records
 

@@ -25,10 +25,10 @@ from rollbook.errors import (
     UnsupportedVersion,
 )
 from rollbook.store.manifest import json_bytes, manifest_sha256, root_metadata
-from rollbook.store.q_h import plain_q_h
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.schema import Q_H, TABLES, TARGETS
 from rollbook.store.writer import write_rollout_zarr_store
+from tests.store.plain_q_h import plain_q_h
 from tests.store.synthetic import make_records
 
 Array = NDArray[Any]

@@ -10,10 +10,10 @@ import pytest
 
 from rollbook.errors import ConfigurationError, TargetExists, UnsupportedVersion
 from rollbook.store.manifest import read_manifest
-from rollbook.store.migrate import migrate_store
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.repack import repack_store
 from rollbook.store.schema import ROLLOUT_ZARR_SCHEMA_VERSION, TABLES
+from rollbook.store.stored_tables import migrate_store
 from rollbook.store.writer import write_rollout_zarr_store
 from tests.store.synthetic import make_records
 
@@ -86,6 +86,6 @@ def test_a_current_store_needs_no_migration(packed: Path) -> None:
 def test_a_store_of_another_version_is_refused_by_name(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollbook.store.migrate.ROLLOUT_ZARR_SCHEMA_VERSION", "9.9")
+    monkeypatch.setattr("rollbook.store.stored_tables.ROLLOUT_ZARR_SCHEMA_VERSION", "9.9")
     with pytest.raises(UnsupportedVersion, match=r"1\.0-target-rollout-core"):
         migrate_store(packed / "local")

@@ -514,6 +514,6 @@ def publish(
 @app.command()
 def migrate(path: Store) -> None:
     """Bring an older store up to this release's schema."""
-    from rollbook.store.migrate import migrate_store
+    from rollbook.store.stored_tables import migrate_store
 
     typer.echo(migrate_store(_there(path)))

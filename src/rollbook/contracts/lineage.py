@@ -16,9 +16,7 @@ from rollbook.contracts.reasons import (
     VALID_BITSET,
     primary_target_reasons,
 )
-from rollbook.contracts.rl.decode import decode
-from rollbook.contracts.rl.record import Record, checked_int
-from rollbook.contracts.rl.text import checked_text
+from rollbook.contracts.record import Record, checked_int, checked_text, decode_json
 from rollbook.digest import digest_of
 from rollbook.errors import InvalidNumber, InvalidValue
 
@@ -222,7 +220,7 @@ class RolloutLineage(Record, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, data: bytes | str, *, source: str = "JSON") -> RolloutLineage:
-        return decode(data, cls, source)
+        return decode_json(data, cls, source)
 
 
 def _text(value: object, record: str, field: str) -> object:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.errors import ConfigurationError
 from rollbook.store.mapped import MappedArray, is_raw
-
-if TYPE_CHECKING:
-    from rollbook.store.reader import RolloutZarrStoreReader
+from rollbook.store.stored_tables import StoredTables
 
 Array = NDArray[Any]
 
@@ -23,7 +21,7 @@ def epoch_order(states: int, seed: int, epoch: int) -> NDArray[np.int64]:
 
 
 def state_batches(
-    reader: RolloutZarrStoreReader,
+    store: StoredTables,
     size: int,
     *,
     seed: int,
@@ -35,9 +33,9 @@ def state_batches(
     """Batch number `start` and on, without reading those before it. The last batch of an epoch may be smaller."""
     if size < 1 or start < 0:
         raise ConfigurationError(message=f"a batch of {size} states from {start} on cannot be made")
-    names = reader.column_names("q_h") if columns is None else tuple(columns)
-    sources = {name: StateColumn(reader, name) for name in names}
-    states = reader.num_steps
+    names = store.column_names("q_h") if columns is None else tuple(columns)
+    sources = {name: StateColumn(store, name) for name in names}
+    states = store.num_steps
     per_epoch = -(-states // size)
     epoch, first = divmod(start, per_epoch) if per_epoch else (0, 0)
     while states and (epochs is None or epoch < epochs):
@@ -60,10 +58,10 @@ def _prefetch(sources: Mapping[str, StateColumn], rows: NDArray[np.int64]) -> No
 class StateColumn:
     """One column of the dense view, taken row by row wherever it lies."""
 
-    def __init__(self, reader: RolloutZarrStoreReader, name: str) -> None:
-        folder = reader.local(f"q_h/{name}")
+    def __init__(self, store: StoredTables, name: str) -> None:
+        folder = store.local(f"q_h/{name}")
         self._mapped = MappedArray.open(folder) if is_raw(folder) else None
-        self._values = reader.array(f"q_h/{name}") if self._mapped is None else self._mapped.view()
+        self._values = store.array(f"q_h/{name}") if self._mapped is None else self._mapped.view()
         self._constant = self._mapped is not None and self._mapped.is_constant
 
     def take(self, rows: NDArray[np.int64], out: Array | None = None) -> Array:

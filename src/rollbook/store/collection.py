@@ -14,15 +14,14 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
+from rollbook.digest import text_hash
 from rollbook.errors import ConfigurationError, IncompatibleStores, InvalidNumber, StorageError
 from rollbook.store.batches import StateColumn, epoch_order
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.remote import open_store
-from rollbook.store.schema import DICTIONARIES, TABLES, Column
-from rollbook.store.store_columns import ROW_COUNTS
+from rollbook.store.schema import DICTIONARIES, ROW_COUNTS, TABLES, Column
 
 Array = NDArray[Any]
 Rows = NDArray[np.int64]
@@ -482,7 +481,7 @@ def _features(store: RolloutZarrStoreReader) -> int:
 
 def _check_rollout_ids(stores: Sequence[RolloutZarrStoreReader]) -> None:
     """Ids are compared by their hashes first: thousands of shards need 8 bytes per rollout, not its name."""
-    hashes = [_hashes(store.words("rollout")) for store in stores]
+    hashes = [np.fromiter(map(text_hash, store.words("rollout")), np.uint64) for store in stores]
     owners = np.repeat(np.arange(len(stores)), [len(each) for each in hashes])
     together = np.concatenate(hashes)
     order = np.argsort(together, kind="stable")
@@ -493,8 +492,3 @@ def _check_rollout_ids(stores: Sequence[RolloutZarrStoreReader]) -> None:
         if one is not other and shared:
             more = f" and {len(shared) - 1} more" if len(shared) > 1 else ""
             raise _refused(one, other, f"both hold the rollout {shared[0]!r}{more}")
-
-
-def _hashes(words: Sequence[str]) -> NDArray[np.uint64]:
-    hashes = (xxhash.xxh3_64_intdigest(word.encode()) for word in words)
-    return np.fromiter(hashes, np.uint64, len(words))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import subprocess
@@ -13,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from rollbook.digest import digest_of
+from rollbook.digest import digest_of, sha256
 from rollbook.errors import ChecksumMismatch, ConfigurationError, StorageError
 
 ROLLOUT_MANIFEST_FILENAME = "manifest.json"
@@ -50,7 +49,7 @@ class RolloutStoreInvocation:
             text = path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(message=f"{path} cannot be read: {error}") from error
-        digest = hashlib.sha256(text.encode()).hexdigest()
+        digest = sha256(text.encode()).hexdigest()
         return cls("cli", tuple(argv), str(path), text, digest)
 
     def to_jsonable(self) -> dict[str, Any]:
@@ -158,7 +157,7 @@ def json_bytes(payload: Mapping[str, Any], what: str) -> bytes:
 
 
 def manifest_sha256(payload: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json_bytes(payload, "the manifest")).hexdigest()
+    return sha256(json_bytes(payload, "the manifest")).hexdigest()
 
 
 def content_sha256(files: FileSums) -> str:
@@ -202,7 +201,7 @@ def read_manifest(store_dir: Path) -> StoreManifest:
             path=str(store_dir), detail="it is not a rollout store: no manifest is named in it"
         )
     data, payload = _read_json(store_dir, ROLLOUT_MANIFEST_FILENAME, "it is not complete")
-    if hashlib.sha256(data).hexdigest() != attrs["manifest_sha256"]:
+    if sha256(data).hexdigest() != attrs["manifest_sha256"]:
         raise ChecksumMismatch(
             path=str(store_dir), detail="manifest.json is not the one the store was finished with"
         )

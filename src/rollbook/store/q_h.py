@@ -1,22 +1,19 @@
 """The dense training view, from the facts: one state per step, actions padded to the widest shell.
 
-`q_h_block` is the fast path: it scatters whole columns. `plain_q_h` says the same one state at a time, and the tests
-hold the two against each other.
+`q_h_block` works on whole columns. The tests compare it with a plain definition that builds one state at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.errors import InvalidNumber
 from rollbook.store.schema import Q_H
-
-if TYPE_CHECKING:
-    from rollbook.store.reader import RolloutZarrStoreReader
+from rollbook.store.stored_tables import StoredTables
 
 Array = NDArray[Any]
 Columns = Mapping[str, Array]
@@ -125,78 +122,24 @@ def _where(valid: Array, values: Array) -> Array:
     return np.where(valid, values, np.float32(np.nan))
 
 
-def q_h_of(reader: RolloutZarrStoreReader, discount_gamma: float) -> dict[str, Array]:
+def q_h_of(store: StoredTables, discount_gamma: float) -> dict[str, Array]:
     """The whole view, rebuilt from the facts."""
     names = list(CANDIDATE_COLUMNS)
-    if reader.has("candidates/actor_features"):
+    if store.has("candidates/actor_features"):
         names.append("actor_features")
-    counts = reader.array("steps/num_candidates")
+    counts = store.array("steps/num_candidates")
     return q_h_block(
-        reader.table("steps", STEP_COLUMNS),
-        reader.table("rollouts", ROLLOUT_COLUMNS),
-        reader.table("candidates", names),
+        store.table("steps", STEP_COLUMNS),
+        store.table("rollouts", ROLLOUT_COLUMNS),
+        store.table("candidates", names),
         width=int(counts.max(initial=0)),
         gamma=checked_gamma(discount_gamma),
     )
 
 
-def q_h_for_gamma(reader: RolloutZarrStoreReader, discount_gamma: float) -> dict[str, Array]:
+def q_h_for_gamma(store: StoredTables, discount_gamma: float) -> dict[str, Array]:
     """The stored view with another discount: nothing else in it depends on gamma."""
     gamma = checked_gamma(discount_gamma)
-    view = reader.table("q_h")
+    view = store.table("q_h")
     discount = np.where(view["td_terminal_mask"], np.float32(0), np.float32(gamma))
     return {**view, "td_discount": discount.astype(np.float32)}
-
-
-def plain_q_h(reader: RolloutZarrStoreReader, discount_gamma: float) -> dict[str, Array]:
-    """The definition, one state at a time. Slow."""
-    steps, rollouts = reader.table("steps"), reader.table("rollouts")
-    candidates = reader.table("candidates", CANDIDATE_COLUMNS)
-    width = int(steps["num_candidates"].max(initial=0))
-    sizes = {"A": width}
-    view = {
-        name: np.full(
-            (reader.num_steps, *(sizes[str(size)] for size in column.shape)),
-            column.fill,
-            column.numpy,
-        )
-        for name, column in Q_H.columns.items()
-        if not column.optional
-    }
-    for state in range(reader.num_steps):
-        chain = int(steps["rollout_row_id"][state])
-        first = int(steps["candidate_offset"][state])
-        count = int(steps["num_candidates"][state])
-        rows = slice(first, first + count)
-        valid = candidates["actor_action_mask"][rows]
-        view["state_step_row_id"][state] = steps["step_row_id"][state]
-        view["source_row_id"][state] = rollouts["source_row_id"][chain]
-        view["target_row_id"][state] = rollouts["target_row_id"][chain]
-        view["candidate_row_id"][state, :count] = candidates["candidate_row_id"][rows]
-        view["valid_action_mask"][state, :count] = valid
-        view["q_train_mask"][state, :count] = candidates["q_train_mask"][rows] & valid
-        view["position_id"][state, :count] = candidates["position_id"][rows]
-        view["invalid_reason_bitset"][state, :count] = candidates["invalid_reason_bitset"][rows]
-        for name, source in (
-            ("one_step_target_rri", "target_rri"),
-            ("one_step_target_root_gain", "target_root_gain"),
-        ):
-            view[name][state, :count] = np.where(valid, candidates[source][rows], np.nan)
-        selected = int(steps["selected_candidate_row_id"][state])
-        found = np.flatnonzero(candidates["candidate_row_id"][rows] == selected)
-        if not len(found):
-            continue
-        action = int(found[0])
-        view["selected_candidate_index"][state] = action
-        view["td_selected_candidate_row_id"][state] = selected
-        view["td_reward"][state] = view["one_step_target_root_gain"][state, action]
-        view["td_reward_target_rri"][state] = view["one_step_target_rri"][state, action]
-        after = np.flatnonzero(
-            (steps["rollout_row_id"] == chain)
-            & (steps["step_index"] == steps["step_index"][state] + 1)
-        )
-        if len(after):
-            view["td_next_step_row_id"][state] = steps["step_row_id"][after[0]]
-            view["td_terminal_mask"][state] = False
-            view["td_discount"][state] = discount_gamma
-    return view

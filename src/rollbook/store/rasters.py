@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,7 @@ from rollbook.store.raw_layout import (
     WrittenFiles,
     encode_fill,
 )
-
-if TYPE_CHECKING:
-    from rollbook.store.reader import RolloutZarrStoreReader
+from rollbook.store.stored_tables import StoredTables
 
 Array = NDArray[Any]
 CODEC_LABEL = "blosc:zstd:clevel=3:shuffle"
@@ -205,21 +203,21 @@ class FrameReader:
         return np.stack([self.frame(row) for row in rows])
 
 
-def depth_of_step(reader: RolloutZarrStoreReader, step_row_id: int) -> dict[str, Array] | None:
-    if not reader.has("selected_depth/depth_m"):
+def depth_of_step(store: StoredTables, step_row_id: int) -> dict[str, Array] | None:
+    if not store.has("selected_depth/depth_m"):
         return None
-    rows = np.flatnonzero(reader.array("selected_depth/step_row_id") == step_row_id)
+    rows = np.flatnonzero(store.array("selected_depth/step_row_id") == step_row_id)
     if not len(rows):
         return None
     row = int(rows[0])
-    small = reader.table(
+    small = store.table(
         "selected_depth",
         ("step_row_id", "candidate_row_id", "focal_px", "principal_point_px", "image_size_hw"),
         slice(row, row + 1),
     )
     own = {name: values[0] for name, values in small.items()}
     frames = {
-        name: FrameReader(reader.store_dir / "selected_depth" / name).frame(row)
+        name: FrameReader(store.store_dir / "selected_depth" / name).frame(row)
         for name in ("depth_m", "valid_mask")
     }
     return {**own, **frames}

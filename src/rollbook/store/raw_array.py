@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import DTypeLike
 
-from rollbook.digest import checksum
+from rollbook.digest import checksum, piecewise_checksum
 from rollbook.errors import ConfigurationError, StorageError, TargetExists, WrongColumnType
 from rollbook.files import AnyPath
 from rollbook.store.raw_layout import (
@@ -63,7 +62,7 @@ class _ChunkFiles:
         self._start_chunk()
 
     def _start_chunk(self) -> None:
-        self._hasher = xxhash.xxh3_128()
+        self._hasher = piecewise_checksum()
         self._filled = 0
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.contracts.lineage import RolloutLineage
-from rollbook.contracts.rl.text import checked_text
+from rollbook.contracts.record import checked_text
 from rollbook.errors import InvalidValue
 from rollbook.store.records import (
     POSE,

@@ -8,7 +8,6 @@ from there like those of any store.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollbook.digest import checksum
+from rollbook.digest import checksum, sha256
 from rollbook.errors import (
     ChecksumMismatch,
     ConfigurationError,
@@ -265,7 +264,7 @@ def _cached_store(url: str, cache_dir: AnyPath | None, options: Options | None) 
     content can have been made at different times, and each says so itself."""
     remote = _Remote(url, options)
     root, manifest = _complete_store(remote)
-    digest = hashlib.sha256(manifest).hexdigest()
+    digest = sha256(manifest).hexdigest()
     if digest != _named_manifest(url, root):
         detail = "manifest.json is not the one the store was finished with; publish it again"
         raise ChecksumMismatch(path=url, detail=detail)
@@ -460,7 +459,7 @@ class _Publication:
         return PublishedStore(
             url=self._remote.url,
             content_sha256=self._content,
-            manifest_sha256=hashlib.sha256(self._manifest).hexdigest(),
+            manifest_sha256=sha256(self._manifest).hexdigest(),
             files=len(self._files) + 2,
             bytes=total + len(self._manifest) + len(self._root),
             uploaded_files=len(missing) + 2,

@@ -8,16 +8,14 @@ all is NaN.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.store.q_h import checked_gamma
 from rollbook.store.schema import RETURNS
-
-if TYPE_CHECKING:
-    from rollbook.store.reader import RolloutZarrStoreReader
+from rollbook.store.stored_tables import StoredTables
 
 Array = NDArray[Any]
 
@@ -51,13 +49,13 @@ def returns_block(
     return {name: view[name].astype(column.numpy) for name, column in RETURNS.columns.items()}
 
 
-def returns_of(reader: RolloutZarrStoreReader, discount_gamma: float) -> dict[str, Array]:
+def returns_of(store: StoredTables, discount_gamma: float) -> dict[str, Array]:
     """The whole view, rebuilt from the facts."""
-    steps = reader.table("steps", ("rollout_row_id", "step_index", "selected_candidate_row_id"))
+    steps = store.table("steps", ("rollout_row_id", "step_index", "selected_candidate_row_id"))
     taken = steps["selected_candidate_row_id"]
-    rewards = reader.array("candidates/target_root_gain")[taken]
-    valid = reader.array("candidates/actor_action_mask")[taken]
-    num_steps: Mapping[str, Array] = reader.table("rollouts", ("num_steps", "horizon"))
+    rewards = store.array("candidates/target_root_gain")[taken]
+    valid = store.array("candidates/actor_action_mask")[taken]
+    num_steps: Mapping[str, Array] = store.table("rollouts", ("num_steps", "horizon"))
     return returns_block(
         np.where(valid, rewards, np.float32(np.nan)),
         steps["step_index"],

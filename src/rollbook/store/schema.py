@@ -461,3 +461,18 @@ TABLES: Mapping[str, Table] = {
     )
 }
 REQUIRED_GROUPS = ("metadata", "dictionaries", *TABLES)
+
+ROW_COUNTS: Mapping[str, str] = {
+    "sources": "num_sources",
+    "rollouts": "num_rollouts",
+    "lineage": "num_rollouts",
+    "targets": "num_targets",
+    "steps": "num_steps",
+    "candidates": "num_candidates",
+    "candidate_diagnostics": "num_candidates",
+    "selected_depth": "num_selected_depths",
+    "target_eval_crops": "num_target_eval_crops",
+    "q_h": "num_steps",
+    "returns": "num_steps",
+}
+"""Table → the root attribute that says how many rows it has."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from typing import Any
 
 import msgspec
 
-from rollbook.contracts.rl.decode import compare, convert, decode
+from rollbook.contracts.record import (
+    U64_MAX,
+    Record,
+    check_digest,
+    checked_type,
+    decode_fields,
+    decode_json,
+)
 from rollbook.contracts.rl.f32_json import f32_from_json, json_f32
 from rollbook.contracts.rl.provenance import RolloutTerminationReason
-from rollbook.contracts.rl.record import U64_MAX, Record, checked_type
+from rollbook.digest import sha256
 
 
 class AdmissionSignalKind(StrEnum):
@@ -101,8 +107,8 @@ class RolloutAdmissionReceipt(Record, frozen=True, kw_only=True):
     def verify(self) -> None:
         """Raises DigestMismatch unless the id and the digest are what the other fields give."""
         expected_id = receipt_id(self.window_id, self.artifact_id)
-        compare(self.receipt_id, "receipt_id", self.receipt_id, expected_id)
-        compare(self.receipt_id, "receipt_digest", self.receipt_digest, receipt_digest(self))
+        check_digest(self.receipt_id, "receipt_id", self.receipt_id, expected_id)
+        check_digest(self.receipt_id, "receipt_digest", self.receipt_digest, receipt_digest(self))
 
     def to_json(self) -> bytes:
         fields = msgspec.to_builtins(self)
@@ -112,11 +118,11 @@ class RolloutAdmissionReceipt(Record, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, data: bytes | str, *, source: str = "JSON") -> RolloutAdmissionReceipt:
         """The receipt, its digest computed anew and compared."""
-        fields = decode(data, dict[str, Any], source)
+        fields = decode_json(data, dict[str, Any], source)
         if type(fields.get("reward_sum")) in (int, float, str):  # not bool
             name = f"receipt for {fields.get('artifact_id')!r}"
             fields["reward_sum"] = f32_from_json(fields["reward_sum"], name, "reward_sum")
-        receipt = convert(fields, cls, source)
+        receipt = decode_fields(fields, cls, source)
         receipt.verify()
         return receipt
 
@@ -164,7 +170,7 @@ def receipt_digest(receipt: RolloutAdmissionReceipt) -> str:
             _labelled("accepted", signal.accepted_budget),
             _labelled("quarantine", signal.quarantine_budget),
         ]
-    return hashlib.sha256("".join(pieces).encode()).hexdigest()
+    return sha256("".join(pieces).encode()).hexdigest()
 
 
 def _labelled(label: str, value: int | None) -> str:

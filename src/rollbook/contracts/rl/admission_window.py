@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from rollbook.contracts.record import Record, check_digest, checked_type, decode_json
 from rollbook.contracts.rl.admission import (
     Admission,
     OffPolicyBudget,
@@ -23,9 +24,7 @@ from rollbook.contracts.rl.admission_receipt import (
     RolloutAdmissionReceipt,
     RolloutIngestionTelemetry,
 )
-from rollbook.contracts.rl.decode import compare, decode
 from rollbook.contracts.rl.policy import PolicyRevision
-from rollbook.contracts.rl.record import Record, checked_type
 from rollbook.contracts.rl.rollout import RolloutTable
 from rollbook.contracts.rl.rules import STRICT, ContractRules
 from rollbook.digest import digest_of
@@ -72,7 +71,9 @@ class ReleaseDecision(Record, frozen=True, kw_only=True):
             )
 
     def verify(self) -> None:
-        compare(self.artifact_id, "decision_digest", self.decision_digest, decision_digest(self))
+        check_digest(
+            self.artifact_id, "decision_digest", self.decision_digest, decision_digest(self)
+        )
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)
@@ -80,7 +81,7 @@ class ReleaseDecision(Record, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, data: bytes | str, *, source: str = "JSON") -> ReleaseDecision:
         """The decision, its digest computed anew and compared."""
-        decision = decode(data, cls, source)
+        decision = decode_json(data, cls, source)
         decision.verify()
         return decision
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.contracts.record import U64_MAX, Record, checked_int, checked_text, checked_type
 from rollbook.contracts.rl.policy import (
     PolicyRevision,
     PolicyRevisionLineage,
@@ -18,13 +18,11 @@ from rollbook.contracts.rl.policy import (
     merged,
 )
 from rollbook.contracts.rl.provenance import RolloutProofReference
-from rollbook.contracts.rl.record import U64_MAX, Record, checked_int, checked_type
 from rollbook.contracts.rl.rollout import RolloutArtifact, RolloutTable
 from rollbook.contracts.rl.rules import STRICT, ContractRules
 from rollbook.contracts.rl.sums import total_of_sums
 from rollbook.contracts.rl.table_digests import table_root
-from rollbook.contracts.rl.text import checked_text
-from rollbook.digest import Plain, digest_of
+from rollbook.digest import Plain, digest_of, sha256
 from rollbook.errors import (
     AmbiguousId,
     ConflictingProof,
@@ -272,7 +270,7 @@ def batch_digest(
         *(b"|rollout_digest|" + each.encode() for each in rollout_digests),
         *(b"|proof|" + each.encode() for each in proof_digests),
     ]
-    return hashlib.sha256(b"".join(pieces)).hexdigest()
+    return sha256(b"".join(pieces)).hexdigest()
 
 
 def _sources(

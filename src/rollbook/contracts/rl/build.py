@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rollbook.contracts.record import U32_MAX, U64_MAX, checked_int, checked_text, checked_type
 from rollbook.contracts.rl.columns import Offsets, TableColumns, coded
 from rollbook.contracts.rl.policy import PolicyRevision
 from rollbook.contracts.rl.provenance import (
@@ -18,7 +19,6 @@ from rollbook.contracts.rl.provenance import (
     RolloutProofReference,
     RolloutTerminationReason,
 )
-from rollbook.contracts.rl.record import U32_MAX, U64_MAX, checked_int, checked_type
 from rollbook.contracts.rl.sample import (
     BASE_COLUMNS,
     SAMPLE_DTYPES,
@@ -27,7 +27,7 @@ from rollbook.contracts.rl.sample import (
     check_column_names,
     sample_column,
 )
-from rollbook.contracts.rl.text import TextColumn, checked_text
+from rollbook.contracts.rl.text_column import TextColumn
 from rollbook.errors import (
     ColumnLengthMismatch,
     InvalidOffsets,

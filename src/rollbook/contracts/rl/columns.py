@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rollbook.contracts.rl.policy import PolicyRevision
 from rollbook.contracts.rl.provenance import EnvironmentPackageKey, LogprobSemantics
 from rollbook.contracts.rl.sample import Column
-from rollbook.contracts.rl.text import TextColumn
+from rollbook.contracts.rl.text_column import TextColumn
 from rollbook.errors import ColumnSetMismatch
 
 Rows = NDArray[np.int64]

@@ -14,8 +14,8 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from rollbook.contracts.record import Record, check_digest, checked_type
 from rollbook.contracts.rl.batch import TrainerBatch, revision_conflict
-from rollbook.contracts.rl.dot import dot_node
 from rollbook.contracts.rl.graph_nodes import (
     ArtifactNode,
     BatchNode,
@@ -26,11 +26,9 @@ from rollbook.contracts.rl.graph_nodes import (
     RevisionKey,
 )
 from rollbook.contracts.rl.policy import PolicyRevision, merged
-from rollbook.contracts.rl.record import Record, checked_type
 from rollbook.contracts.rl.rollout import RolloutArtifact, RolloutTable
 from rollbook.contracts.rl.table_digests import Digests, table_root
 from rollbook.errors import (
-    DigestMismatch,
     LineageCycle,
     UnknownArtifact,
     UnknownBatch,
@@ -40,6 +38,8 @@ from rollbook.errors import (
 _LONGEST_CYCLE_SHOWN = 16
 _ARTIFACT_DIGESTS = ("artifact_digest", "content_digest")
 _BATCH_DIGESTS = ("batch_digest", "content_digest")
+_DOT_ESCAPES = (("\\", r"\\"), ('"', r"\""), ("\n", r"\n"), ("&", "&amp;"))
+"""Graphviz reads entities and backslash escapes in labels. The backslash comes first: the other escapes contain it."""
 
 
 _Key = TypeVar("_Key", str, RevisionKey)
@@ -380,11 +380,11 @@ class LineageGraph:
         batches = _numbered("b", self._batches)
         for key, name in revisions.items():
             label = f"{key.policy_family}\n{key.revision_id}"
-            yield dot_node(name, "ellipse", label, known=key in self._revisions)
+            yield _dot_node(name, "ellipse", label, known=key in self._revisions)
         for artifact_id, name in artifacts.items():
-            yield dot_node(name, "note", artifact_id, known=artifact_id in self._artifacts)
+            yield _dot_node(name, "note", artifact_id, known=artifact_id in self._artifacts)
         for batch_id, name in batches.items():
-            yield dot_node(name, "box", batch_id, known=True)
+            yield _dot_node(name, "box", batch_id, known=True)
         for key, name in revisions.items():
             for child in sorted(self._children.get(key, ())):
                 yield f"  {name} -> {revisions[child]};"
@@ -402,11 +402,7 @@ class LineageGraph:
 def _refuse_other(record_id: str, digests: Iterable[str], known: Record, offered: Record) -> None:
     """One id is one content: raises DigestMismatch for the first of `digests` that differs."""
     for field in digests:
-        recorded, computed = getattr(known, field), getattr(offered, field)
-        if recorded != computed:
-            raise DigestMismatch(
-                record_id=record_id, field=field, recorded=recorded, computed=computed
-            )
+        check_digest(record_id, field, getattr(known, field), getattr(offered, field))
 
 
 def _refuse_other_root(batch: BatchNode, artifacts: list[ArtifactNode]) -> None:
@@ -415,13 +411,7 @@ def _refuse_other_root(batch: BatchNode, artifacts: list[ArtifactNode]) -> None:
         return
     content = bytes.fromhex("".join(node.content_digest for node in artifacts))
     computed = table_root(np.frombuffer(content, np.uint8).reshape(len(artifacts), 32))
-    if computed != batch.rollouts_root:
-        raise DigestMismatch(
-            record_id=batch.batch_id,
-            field="rollouts_root",
-            recorded=batch.rollouts_root,
-            computed=computed,
-        )
+    check_digest(batch.batch_id, "rollouts_root", batch.rollouts_root, computed)
 
 
 def _nodes_of(table: RolloutTable) -> Iterator[ArtifactNode]:
@@ -468,3 +458,15 @@ def _by_key(records: Mapping[_Key, _Value]) -> list[_Value]:
 
 def _numbered(prefix: str, keys: Iterable[_Key]) -> dict[_Key, str]:
     return {key: f"{prefix}{number}" for number, key in enumerate(sorted(keys))}
+
+
+def _dot_node(name: str, shape: str, label: str, *, known: bool) -> str:
+    """A node whose label shows any id as it is. Control characters are spelled out: Graphviz cannot draw them."""
+    text = "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
+        for each in label
+    )
+    for character, escape in _DOT_ESCAPES:
+        text = text.replace(character, escape)
+    style = "" if known else "style=dashed, "
+    return f'  {name} [shape={shape}, {style}label="{text}"];'

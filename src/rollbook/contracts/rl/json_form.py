@@ -15,9 +15,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from rollbook.contracts.record import (
+    U32_MAX,
+    U64_MAX,
+    check_digest,
+    checked_int,
+    decode_json,
+    malformed_json,
+)
 from rollbook.contracts.rl import f32_json
 from rollbook.contracts.rl.batch import TrainerBatch, batch_from_parts
-from rollbook.contracts.rl.decode import compare, decode, malformed
 from rollbook.contracts.rl.policy import PolicyRevision, PolicyRevisionLineage
 from rollbook.contracts.rl.provenance import (
     EnvironmentPackageKey,
@@ -25,7 +32,6 @@ from rollbook.contracts.rl.provenance import (
     RolloutProofReference,
     RolloutTerminationReason,
 )
-from rollbook.contracts.rl.record import U32_MAX, U64_MAX, checked_int
 from rollbook.contracts.rl.rollout import RolloutArtifact, RolloutTable
 from rollbook.contracts.rl.rules import STRICT, ContractRules
 from rollbook.contracts.rl.sample import BASE_COLUMNS, SAMPLE_DTYPES, check_column_names
@@ -166,7 +172,7 @@ def artifact_from_json(
     data: bytes | str, *, rules: ContractRules = STRICT, source: str = "JSON"
 ) -> RolloutArtifact:
     """The artifact, its digests computed anew; DigestMismatch if one differs from what the JSON says."""
-    shape = decode(data, _ArtifactShape, source)
+    shape = decode_json(data, _ArtifactShape, source)
     name = f"artifact {shape.artifact_id!r}"
     samples: dict[str, Any] = {
         "token_id": [
@@ -198,15 +204,19 @@ def artifact_from_json(
         logprob_semantics=shape.logprob_semantics,
         rules=rules,
     )
-    compare(shape.artifact_id, "artifact_digest", shape.artifact_digest, artifact.artifact_digest)
+    check_digest(
+        shape.artifact_id, "artifact_digest", shape.artifact_digest, artifact.artifact_digest
+    )
     if shape.content_digest is not None:
-        compare(shape.artifact_id, "content_digest", shape.content_digest, artifact.content_digest)
+        check_digest(
+            shape.artifact_id, "content_digest", shape.content_digest, artifact.content_digest
+        )
     return artifact
 
 
 def batch_from_json(data: bytes | str, *, source: str = "JSON") -> TrainerBatch:
     """The batch, its lineage, batch and content digests computed anew and compared."""
-    shape = decode(data, _BatchShape, source)
+    shape = decode_json(data, _BatchShape, source)
     name = f"batch {shape.batch_id!r}"
     for field in ("token_count", "assembled_at_ms"):
         checked_int(getattr(shape, field), name, field, U64_MAX)
@@ -303,7 +313,7 @@ def _entries(data: bytes, where: str, rules: ContractRules, source: str) -> Iter
     try:
         top = msgspec.json.decode(data, type=dict[str, msgspec.Raw] | list[msgspec.Raw])
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        yield Entry(where, None, malformed(data, error, f"{source} {where}"))
+        yield Entry(where, None, malformed_json(data, error, f"{source} {where}"))
         return
     if isinstance(top, list):
         for index, item in enumerate(top):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TypeVar
 
 import msgspec
 
-from rollbook.contracts.rl.record import Record, checked_type
-from rollbook.digest import Plain
+from rollbook.contracts.record import Record, checked_type
+from rollbook.digest import Plain, sha256
 
 Described = TypeVar("Described", bound=Record)
 
@@ -111,7 +110,7 @@ def lineage_digest(target: PolicyRevision, sources: tuple[PolicyRevision, ...]) 
         f"psionic_policy_lineage|{target.policy_family}|target|{target.revision_id}|{target.policy_digest}"
     ]
     pieces += [f"|source|{source.revision_id}|{source.policy_digest}" for source in sources]
-    return hashlib.sha256("".join(pieces).encode()).hexdigest()
+    return sha256("".join(pieces).encode()).hexdigest()
 
 
 class PolicyRevisionLineage(Record, frozen=True, kw_only=True):

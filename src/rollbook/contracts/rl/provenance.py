@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from rollbook.contracts.rl.record import U32_MAX, Record, checked_type
+from rollbook.contracts.record import U32_MAX, Record, checked_type
 from rollbook.errors import InvalidNumber
 
 

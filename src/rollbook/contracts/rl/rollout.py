@@ -13,6 +13,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rollbook.contracts.record import Record
 from rollbook.contracts.rl.build import build_columns
 from rollbook.contracts.rl.columns import (
     Offsets,
@@ -30,7 +31,6 @@ from rollbook.contracts.rl.provenance import (
     RolloutProofReference,
     RolloutTerminationReason,
 )
-from rollbook.contracts.rl.record import Record
 from rollbook.contracts.rl.rules import STRICT, ContractRules
 from rollbook.contracts.rl.sample import (
     BASE_COLUMNS,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollbook.contracts.rl.record import U32_MAX, Record, checked_type
+from rollbook.contracts.record import U32_MAX, Record, checked_type
 from rollbook.errors import InvalidNumber, InvalidValue, UnknownColumn, WrongColumnType
 
 Column = NDArray[Any]

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.contracts.rl.record import Record, checked_int, checked_type
+from rollbook.contracts.record import Record, checked_int, checked_type
 from rollbook.contracts.rl.rollout import RolloutTable
 from rollbook.digest import Plain
 from rollbook.errors import InvalidNumber, InvalidValue, MissingColumn

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rollbook.contracts.rl.columns import TableColumns
 from rollbook.contracts.rl.rules import ContractRules
 from rollbook.contracts.rl.sample import LOGPROB_COLUMNS, SAMPLE_DTYPES
-from rollbook.contracts.rl.text import TextColumn
+from rollbook.contracts.rl.text_column import TextColumn
 from rollbook.errors import (
     AllSamplesMasked,
     AmbiguousId,

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -15,12 +14,12 @@ from itertools import pairwise, repeat
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.contracts.record import Record
 from rollbook.contracts.rl.columns import TableColumns
 from rollbook.contracts.rl.provenance import PROOF_KINDS, TERMINATION_REASONS
-from rollbook.contracts.rl.record import Record
 from rollbook.contracts.rl.sample import SAMPLE_DTYPES
 from rollbook.contracts.rl.sample_payload import chunks, sample_payload
-from rollbook.digest import canonical, canonical_count, canonical_text, merkle_root
+from rollbook.digest import canonical, canonical_count, canonical_text, merkle_root, sha256
 
 Digests = NDArray[np.uint8]
 """One row of 32 bytes per rollout."""
@@ -57,7 +56,7 @@ def artifact_digests(columns: TableColumns) -> Digests:
     finished: list[bytes] = []
     tails = _v1_proofs(columns)
     heads = _v1_headers(columns)
-    hasher = hashlib.sha256(next(heads, b""))
+    hasher = sha256(next(heads, b""))
     for start, end in chunks(total):
         payload, begins = sample_payload(columns.samples, start, end)
         view = memoryview(payload)
@@ -71,7 +70,7 @@ def artifact_digests(columns: TableColumns) -> Digests:
             if ends_here[row - first]:
                 hasher.update(tails[row])
                 finished.append(hasher.digest())
-                hasher = hashlib.sha256(next(heads, b""))
+                hasher = sha256(next(heads, b""))
     return _stacked(finished)
 
 
@@ -131,7 +130,7 @@ def content_digests(columns: TableColumns) -> Digests:
     bounds = columns.sample_offsets.tolist()
     digests = []
     for header, (start, end) in zip(content_headers(columns), pairwise(bounds), strict=True):
-        hasher = hashlib.sha256(header)
+        hasher = sha256(header)
         for title, view, width in zip(titles, views, widths, strict=True):
             hasher.update(title + _U64.pack((end - start) * width))
             hasher.update(view[start * width : end * width])

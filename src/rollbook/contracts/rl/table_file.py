@@ -11,7 +11,6 @@ all of the file now; `verify="all"` computes every digest again as well.
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import struct
@@ -34,8 +33,8 @@ from rollbook.contracts.rl.rollout import RolloutTable
 from rollbook.contracts.rl.rules import COMPATIBLE
 from rollbook.contracts.rl.sample import BASE_COLUMNS, SAMPLE_DTYPES, Column
 from rollbook.contracts.rl.table_checks import table_problems
-from rollbook.contracts.rl.text import TextColumn
-from rollbook.digest import checksum
+from rollbook.contracts.rl.text_column import TextColumn
+from rollbook.digest import checksum, sha256
 from rollbook.errors import (
     ChecksumMismatch,
     NotATable,
@@ -139,7 +138,7 @@ def save_table(table: RolloutTable, path: str | os.PathLike[str], *, replace: bo
     )
     # JSON may end in spaces, so the header fills its own gap and the gap is covered by its digest
     header = header.ljust(-(-len(header) // _ALIGN) * _ALIGN)
-    digest = hashlib.sha256(header).digest()
+    digest = sha256(header).digest()
     with atomic_write(path, replace=replace) as file:
         file.write(_PREAMBLE.pack(MAGIC, VERSION, 0, len(header), digest, bytes(8)))
         file.write(header)
@@ -211,7 +210,7 @@ class _StoredTable:
             raise TruncatedFile(path=self.path, detail="it ends inside its header")
         end = _PREAMBLE.size + length
         text = self._map[_PREAMBLE.size : end]
-        if zero or any(zeros) or hashlib.sha256(text).digest() != digest:
+        if zero or any(zeros) or sha256(text).digest() != digest:
             raise ChecksumMismatch(path=self.path, detail="the header does not match its digest")
         try:
             return msgspec.json.decode(text, type=_Header), end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,17 +31,15 @@ from rollbook.store.audit.rows import (
     step_span,
     word_of,
 )
+from rollbook.store.records import CandidateSamplingResult
 from rollbook.store.schema import TABLES
+from rollbook.store.stored_tables import StoredTables
 
-if TYPE_CHECKING:
-    from rollbook.store.reader import RolloutZarrStoreReader
-    from rollbook.store.records import CandidateSamplingResult
-
-Reads = Callable[["RolloutZarrStoreReader", Rows], Values]
+Reads = Callable[[StoredTables, Rows], Values]
 """One audit column of these candidate rows."""
 
 
-def mixture_name(reader: RolloutZarrStoreReader) -> Callable[[int], str]:
+def mixture_name(reader: StoredTables) -> Callable[[int], str]:
     """Names mixture components as the writer's config did, `component_<n>` where it did not."""
     names = _component_names(reader.manifest()["manifest"])
 
@@ -84,7 +82,7 @@ def _of_rollout(column: str) -> Reads:
     """A column of the rollout a candidate belongs to, decoded where it is coded."""
     declared = TABLES["rollouts"].columns[column]
 
-    def read(reader: RolloutZarrStoreReader, rows: Rows) -> Values:
+    def read(reader: StoredTables, rows: Rows) -> Values:
         owners = reader.array("candidates/rollout_row_id")[rows]
         values = gather(reader.array(f"rollouts/{column}"), owners, declared.fill)
         return (
@@ -100,7 +98,7 @@ def _center(axis: int) -> Reads:
     return lambda reader, rows: reader.array("candidates/pose_world_cam")[rows, 9 + axis]
 
 
-def _mixture(reader: RolloutZarrStoreReader, rows: Rows) -> Values:
+def _mixture(reader: StoredTables, rows: Rows) -> Values:
     return Coded(reader.array("candidates/mixture_id")[rows], mixture_name(reader))
 
 
@@ -156,7 +154,7 @@ AUDIT_COLUMNS: Mapping[str, Reads] = {
 
 
 def candidate_audit_rows(
-    reader: RolloutZarrStoreReader,
+    reader: StoredTables,
     *,
     rollout_row_id: int | None = None,
     step_row_id: int | None = None,
@@ -168,7 +166,7 @@ def candidate_audit_rows(
     return dict_rows({name: read(reader, rows) for name, read in AUDIT_COLUMNS.items()})
 
 
-def candidate_group_summary_rows(reader: RolloutZarrStoreReader, *, group_by: str) -> list[Row]:
+def candidate_group_summary_rows(reader: StoredTables, *, group_by: str) -> list[Row]:
     """Validity, labels and mean gain of the candidates by any audit column."""
     if group_by not in AUDIT_COLUMNS:
         near = get_close_matches(group_by, AUDIT_COLUMNS) or ("position", "scene", "invalid_reason")
@@ -201,7 +199,7 @@ _STAGES = {
 }
 
 
-def validity_waterfall_rows(reader: RolloutZarrStoreReader) -> list[Row]:
+def validity_waterfall_rows(reader: StoredTables) -> list[Row]:
     """How many candidates are left at each stage, from the full shells to the ones that were taken."""
     full = reader.num_candidates
     counts = {"full shell": full}

@@ -11,8 +11,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.store.audit.depth_png import colour_ramp
-
 Floats = NDArray[np.floating]
 Place = Callable[[float], float]
 """From a value to where it is drawn."""
@@ -326,6 +324,29 @@ def _camera(view: Overhead, row: int, frame: _Frame) -> str:
     look = _line(x, y, x + dx, y - dy, "look") if view.valid[row] else ""
     told = escape(view.names[row])
     return f'<g><title>{told}</title>{look}<circle cx="{x:.1f}" cy="{y:.1f}" r="5" class="{kind}"{fill}/></g>'
+
+
+def colour_ramp(size: int, lightest: float = 0.95, darkest: float = 0.28) -> NDArray[np.uint8]:
+    """Colours from light to dark that look evenly spaced: a straight line in OKLCH, hue from yellow to violet."""
+    at = np.linspace(0, 1, size)
+    lightness = lightest + (darkest - lightest) * at
+    hue = np.radians(100 + 195 * at)
+    chroma = 0.1  # what every one of these hues has on a screen
+    lab = np.stack([lightness, chroma * np.cos(hue), chroma * np.sin(hue)])
+    cone = np.array([[1, 0.39634, 0.21580], [1, -0.10556, -0.06385], [1, -0.08948, -1.29149]]) @ lab
+    linear = (
+        np.array(
+            [
+                [4.07674, -3.30771, 0.23097],
+                [-1.26844, 2.60976, -0.34132],
+                [-0.00420, -0.70342, 1.70761],
+            ]
+        )
+        @ cone**3
+    )
+    linear = np.clip(linear, 0, 1)
+    shown = np.where(linear > 0.0031308, 1.055 * linear ** (1 / 2.4) - 0.055, 12.92 * linear)
+    return np.round(shown.T * 255).astype(np.uint8)
 
 
 _RAMP = [f"rgb({r},{g},{b})" for r, g, b in colour_ramp(64, 0.92, 0.38).tolist()]

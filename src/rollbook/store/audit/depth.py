@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +22,8 @@ from rollbook.store.audit.rows import (
     limited,
     step_span,
 )
+from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.schema import SELECTED_DEPTH, TABLES
-
-if TYPE_CHECKING:
-    from rollbook.store.reader import RolloutZarrStoreReader
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,19 +8,17 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.errors import ConfigurationError
 from rollbook.files import atomic_write
-from rollbook.store.audit.frames import arrow_table, table_columns
 from rollbook.store.audit.rows import Coded, plain, word_of
+from rollbook.store.frames import arrow_table, table_columns
 from rollbook.store.schema import TABLES
-
-if TYPE_CHECKING:
-    from rollbook.store.reader import RolloutZarrStoreReader
+from rollbook.store.stored_tables import StoredTables
 
 Array = NDArray[Any]
 FORMATS = (".parquet", ".csv", ".jsonl")
@@ -29,7 +27,7 @@ _BLOCK_ROWS = 1 << 14
 
 
 def export_table(
-    reader: RolloutZarrStoreReader,
+    reader: StoredTables,
     table: str,
     path: str | os.PathLike[str],
     *,
@@ -67,7 +65,7 @@ def _write_parquet(content: Any, stream: BinaryIO) -> None:
 
 
 def _blocks(
-    reader: RolloutZarrStoreReader, table: str, chosen: dict[str, Array], rows: int, decode: bool
+    reader: StoredTables, table: str, chosen: dict[str, Array], rows: int, decode: bool
 ) -> Iterator[list[list[Any]]]:
     """The columns as lists, some rows at a time."""
     dictionaries = {name: TABLES[table].columns[name].words for name in chosen}

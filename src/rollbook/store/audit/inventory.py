@@ -16,12 +16,12 @@ from rollbook.errors import RollbookError
 from rollbook.store.audit.rows import Array, Coded, Row, Values, groups_of, word_of
 from rollbook.store.manifest import ROLLOUT_MANIFEST_FILENAME
 from rollbook.store.mapped import MappedArray, is_raw
-from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.schema import (
     REQUIRED_GROUPS,
     ROLLOUT_ZARR_SCHEMA_ID,
     ROLLOUT_ZARR_SCHEMA_VERSION,
 )
+from rollbook.store.stored_tables import StoredTables
 
 AnyPath = str | os.PathLike[str]
 _RANK = {"current": 2, "stale": 1, "unreadable": 0}
@@ -111,7 +111,7 @@ class _Glance:
     path: Path
     attrs: Mapping[str, Any]
     manifest: Mapping[str, Any]
-    reader: RolloutZarrStoreReader | None
+    reader: StoredTables | None
     problem: str | None
 
     @classmethod
@@ -149,9 +149,9 @@ def _through_zarr(folder: Path) -> Array:
     return np.asarray(zarr.open_array(str(folder), mode="r")[...])
 
 
-def _opened(path: Path) -> tuple[RolloutZarrStoreReader | None, str | None]:
+def _opened(path: Path) -> tuple[StoredTables | None, str | None]:
     try:
-        return RolloutZarrStoreReader(path), None
+        return StoredTables(path), None
     except RollbookError as error:
         return None, str(error)
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,9 +36,8 @@ from rollbook.store.audit.suspicious import (
     suspicious_counts,
     suspicious_rollout_rows,
 )
-
-if TYPE_CHECKING:
-    from rollbook.store.reader import RolloutZarrStoreReader
+from rollbook.store.reader import RolloutZarrStoreReader
+from rollbook.store.stored_tables import StoredTables
 
 _LISTED = 8
 """Suspicious rows shown of each kind; the command lists all of them."""
@@ -86,7 +84,7 @@ def audit_page(
     )
 
 
-def _shown_step(reader: RolloutZarrStoreReader, asked: int | None) -> int | None:
+def _shown_step(reader: StoredTables, asked: int | None) -> int | None:
     """The one asked for; else the first whose choice was made among labelled candidates."""
     if asked is not None:
         if not 0 <= asked < reader.num_steps:
@@ -112,7 +110,7 @@ def _section(title: str, lead: str, body: str) -> str:
 # --------------------------------------------------------------------------------------- header
 
 
-def _header(reader: RolloutZarrStoreReader) -> str:
+def _header(reader: StoredTables) -> str:
     counts = {
         "rollouts": reader.num_rollouts,
         "steps": reader.num_steps,
@@ -136,7 +134,7 @@ def _header(reader: RolloutZarrStoreReader) -> str:
 # ------------------------------------------------------------------------------------- overview
 
 
-def _waterfall(reader: RolloutZarrStoreReader) -> str:
+def _waterfall(reader: StoredTables) -> str:
     rows = validity_waterfall_rows(reader)
     bars = [Bar(row["stage"], row["count"], _percent(row["fraction_of_full"])) for row in rows]
     return bar_chart(bars, "candidates left at each stage")
@@ -146,7 +144,7 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f} %"
 
 
-def _reasons(reader: RolloutZarrStoreReader) -> str:
+def _reasons(reader: StoredTables) -> str:
     """Reasons that are set anywhere, the most frequent first."""
     invalid = ~reader.array("candidates/actor_action_mask")
     first = np.bincount(reader.array("candidates/primary_invalid_reason")[invalid], minlength=32)
@@ -171,7 +169,7 @@ def _words(name: str) -> str:
     return name.lower().replace("_", " ")
 
 
-def _gains(reader: RolloutZarrStoreReader) -> str:
+def _gains(reader: StoredTables) -> str:
     gains = reader.array("candidates/target_root_gain")
     families = groups_of(AUDIT_COLUMNS["position"](reader, slice(None)))
     known = np.isfinite(gains)
@@ -183,7 +181,7 @@ def _gains(reader: RolloutZarrStoreReader) -> str:
     return violin_chart(by_median, "root gain by position family", "target root gain")
 
 
-def _chains(reader: RolloutZarrStoreReader) -> str:
+def _chains(reader: StoredTables) -> str:
     steps = reader.table("steps", ("rollout_row_id", "step_index", "cumulative_target_root_gain"))
     codes = gather(reader.array("rollouts/policy_id"), steps["rollout_row_id"], -1)
     policies = groups_of(Coded(codes, word_of(reader.words("policy"))))
@@ -269,7 +267,7 @@ def _depth(reader: RolloutZarrStoreReader, step: int) -> str:
     return f'<img src="data:image/png;base64,{data}" alt="{alt}"><p class="caption">{alt.capitalize()}.</p>'
 
 
-def _overhead(reader: RolloutZarrStoreReader, step: int, rows: Sequence[Row]) -> Overhead:
+def _overhead(reader: StoredTables, step: int, rows: Sequence[Row]) -> Overhead:
     shell = slice(rows[0]["candidate_row_id"], rows[0]["candidate_row_id"] + len(rows))
     poses = reader.array("candidates/pose_world_cam")[shell]
     selected = np.flatnonzero(reader.array("candidates/selected_mask")[shell])
@@ -295,7 +293,7 @@ def _told(row: Row) -> str:
     return f"candidate {row['candidate_row_id']}, {_words(row['position'])}: {said}"
 
 
-def _path(reader: RolloutZarrStoreReader, step: int, rollout: int) -> Array:
+def _path(reader: StoredTables, step: int, rollout: int) -> Array:
     """From the root through the poses taken before this step."""
     root = reader.array("rollouts/root_pose_world")[rollout : rollout + 1]
     first = int(reader.array("rollouts/step_offset")[rollout])
@@ -305,7 +303,7 @@ def _path(reader: RolloutZarrStoreReader, step: int, rollout: int) -> Array:
     return places[np.isfinite(places).all(axis=1)]
 
 
-def _target_seen(reader: RolloutZarrStoreReader, target: int) -> tuple[Array | None, Array | None]:
+def _target_seen(reader: StoredTables, target: int) -> tuple[Array | None, Array | None]:
     """Centre and footprint of a target, where they are known."""
     if not 0 <= target < reader.num_targets:
         return None, None
@@ -325,7 +323,7 @@ def _target_seen(reader: RolloutZarrStoreReader, target: int) -> tuple[Array | N
 # ----------------------------------------------------------------------------------- suspicious
 
 
-def _suspicious(reader: RolloutZarrStoreReader, config: RolloutSuspiciousQueryConfig) -> str:
+def _suspicious(reader: StoredTables, config: RolloutSuspiciousQueryConfig) -> str:
     counts = suspicious_counts(reader, config=config)
     total = sum(row["count"] for row in counts)
     summary = _table(

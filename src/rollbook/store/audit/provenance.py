@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollbook.store.audit.rows import Coded, groups_of, word_of
-
-if TYPE_CHECKING:
-    from rollbook.store.reader import RolloutZarrStoreReader
+from rollbook.store.stored_tables import StoredTables
 
 
-def provenance(reader: RolloutZarrStoreReader) -> dict[str, str]:
+def provenance(reader: StoredTables) -> dict[str, str]:
     """Where a store comes from, as far as it says so. What it does not say is left out."""
     manifest = reader.manifest()["manifest"]
     generation = manifest.get("generation") or {}
@@ -34,7 +32,7 @@ def provenance(reader: RolloutZarrStoreReader) -> dict[str, str]:
     return {name: str(value) for name, value in said.items() if value not in (None, "")}
 
 
-def _policies(reader: RolloutZarrStoreReader) -> str:
+def _policies(reader: StoredTables) -> str:
     groups = groups_of(Coded(reader.array("rollouts/policy_id"), word_of(reader.words("policy"))))
     counted = zip(groups.keys, groups.counts(), strict=True)
     return ", ".join(f"{name or 'unknown'} ({count:,})" for name, count in counted)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from rollbook.contracts.reasons import (
@@ -27,9 +25,7 @@ from rollbook.store.audit.rows import (
     word_of,
 )
 from rollbook.store.schema import TABLES
-
-if TYPE_CHECKING:
-    from rollbook.store.reader import RolloutZarrStoreReader
+from rollbook.store.stored_tables import StoredTables
 
 Columns = dict[str, Values]
 
@@ -38,13 +34,13 @@ Columns = dict[str, Values]
 
 
 def rollout_step_objective_rows(
-    reader: RolloutZarrStoreReader, *, rollout_row_id: int | None = None
+    reader: StoredTables, *, rollout_row_id: int | None = None
 ) -> list[Row]:
     """What every step was for and what it brought, in order of rollout and step."""
     return dict_rows(_step_columns(reader, step_span(reader, rollout_row_id, None)))
 
 
-def _step_columns(reader: RolloutZarrStoreReader, steps: slice) -> Columns:
+def _step_columns(reader: StoredTables, steps: slice) -> Columns:
     own = reader.table("steps", _OWN, steps)
     total = own["num_candidates"]
     invalid = total - own["num_valid_candidates"]
@@ -80,7 +76,7 @@ _OWN = (
 )
 
 
-def _rollout_columns(reader: RolloutZarrStoreReader, owners: Array) -> Columns:
+def _rollout_columns(reader: StoredTables, owners: Array) -> Columns:
     def of_owner(column: str) -> Array:
         declared = TABLES["rollouts"].columns[column]
         return gather(reader.array(f"rollouts/{column}"), owners, declared.fill)
@@ -98,7 +94,7 @@ def _rollout_columns(reader: RolloutZarrStoreReader, owners: Array) -> Columns:
     }
 
 
-def _selected_columns(reader: RolloutZarrStoreReader, selected: Array, steps: slice) -> Columns:
+def _selected_columns(reader: StoredTables, selected: Array, steps: slice) -> Columns:
     """Of the candidate each step took. A step that names none of the store's has no values here."""
 
     def taken(column: str) -> Array:
@@ -139,7 +135,7 @@ def _marginal(cumulative: Array, owners: Array) -> Array:
     return marginal
 
 
-def selection_entropy(reader: RolloutZarrStoreReader, steps: slice) -> Array:
+def selection_entropy(reader: StoredTables, steps: slice) -> Array:
     """In nats, of what the policy could have taken at each step; NaN where it gave no probabilities."""
     size = max(steps.stop - steps.start, 0)
     rows = candidate_span(reader, steps)
@@ -177,7 +173,7 @@ _TREE_MEANS = {
 }
 
 
-def rollout_tree_summary_rows(reader: RolloutZarrStoreReader) -> list[Row]:
+def rollout_tree_summary_rows(reader: StoredTables) -> list[Row]:
     """Selected actions by policy, branching, step and family, with their means."""
     columns = _step_columns(reader, step_span(reader, None, None))
     groups = joint_groups([columns[key] for key in _TREE_KEYS])
@@ -200,7 +196,7 @@ def _numbers(values: Values) -> Array:
 # -------------------------------------------------------------------------------------- targets
 
 
-def target_audit_rows(reader: RolloutZarrStoreReader) -> list[Row]:
+def target_audit_rows(reader: StoredTables) -> list[Row]:
     """Every target: how the actor came to select it, and whether its ground truth may give labels."""
     if not reader.has("targets/target_row_id"):
         return []

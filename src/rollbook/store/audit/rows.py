@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.errors import InvalidNumber
-
-if TYPE_CHECKING:
-    from rollbook.store.reader import RolloutZarrStoreReader
+from rollbook.store.stored_tables import StoredTables
 
 Array = NDArray[Any]
 Rows = slice | Array
@@ -53,9 +51,7 @@ def whole(numbers: Array) -> Coded:
 # ------------------------------------------------------------------------------------ row spans
 
 
-def step_span(
-    reader: RolloutZarrStoreReader, rollout_row_id: int | None, step_row_id: int | None
-) -> slice:
+def step_span(reader: StoredTables, rollout_row_id: int | None, step_row_id: int | None) -> slice:
     """The steps of one rollout, one step, or all. No row has an id that the store does not know: the span is empty."""
     first, last = 0, reader.num_steps
     if rollout_row_id is not None:
@@ -66,14 +62,14 @@ def step_span(
     return slice(first, last)
 
 
-def _steps_of_rollout(reader: RolloutZarrStoreReader, rollout_row_id: int) -> tuple[int, int]:
+def _steps_of_rollout(reader: StoredTables, rollout_row_id: int) -> tuple[int, int]:
     if not 0 <= rollout_row_id < reader.num_rollouts:
         return 0, 0
     first = int(reader.array("rollouts/step_offset")[rollout_row_id])
     return first, first + int(reader.array("rollouts/num_steps")[rollout_row_id])
 
 
-def candidate_span(reader: RolloutZarrStoreReader, steps: slice) -> slice:
+def candidate_span(reader: StoredTables, steps: slice) -> slice:
     """The candidates of neighbouring steps."""
     if steps.start == 0 and steps.stop == reader.num_steps:
         return slice(0, reader.num_candidates)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rollbook.contracts.reasons import decode_invalid_reason
 from rollbook.store.audit.rows import Array, Row, limited
-
-if TYPE_CHECKING:
-    from rollbook.store.reader import RolloutZarrStoreReader
+from rollbook.store.stored_tables import StoredTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ def _at(ids: Array | None, at: int) -> int | None:
 
 
 def suspicious_rollout_rows(
-    reader: RolloutZarrStoreReader,
+    reader: StoredTables,
     *,
     config: RolloutSuspiciousQueryConfig | None = None,
     limit: int | None = None,
@@ -75,16 +73,14 @@ def suspicious_rollout_rows(
 
 
 def suspicious_counts(
-    reader: RolloutZarrStoreReader, *, config: RolloutSuspiciousQueryConfig | None = None
+    reader: StoredTables, *, config: RolloutSuspiciousQueryConfig | None = None
 ) -> list[Row]:
     """How many there are of each kind, zeros included. Costs no row."""
     hits = _all_hits(reader, config or RolloutSuspiciousQueryConfig())
     return [{"kind": each.kind, "severity": each.severity, "count": each.size} for each in hits]
 
 
-def _all_hits(
-    reader: RolloutZarrStoreReader, config: RolloutSuspiciousQueryConfig
-) -> tuple[_Hits, ...]:
+def _all_hits(reader: StoredTables, config: RolloutSuspiciousQueryConfig) -> tuple[_Hits, ...]:
     return (
         _low_valid_fanout(reader, config),
         _dominant_invalid_reason(reader, config),
@@ -94,9 +90,7 @@ def _all_hits(
     )
 
 
-def _low_valid_fanout(
-    reader: RolloutZarrStoreReader, config: RolloutSuspiciousQueryConfig
-) -> _Hits:
+def _low_valid_fanout(reader: StoredTables, config: RolloutSuspiciousQueryConfig) -> _Hits:
     valid = reader.array("steps/num_valid_candidates")
     found = np.flatnonzero(valid < config.min_valid_candidates)
     return _of_steps(
@@ -110,7 +104,7 @@ def _low_valid_fanout(
 
 
 def _of_steps(
-    reader: RolloutZarrStoreReader, kind: str, found: Array, message: Callable[[int], str]
+    reader: StoredTables, kind: str, found: Array, message: Callable[[int], str]
 ) -> _Hits:
     steps = reader.table("steps", ("rollout_row_id", "step_row_id"), found)
     return _Hits(
@@ -124,7 +118,7 @@ def _of_steps(
 
 
 def _of_candidates(
-    reader: RolloutZarrStoreReader,
+    reader: StoredTables,
     kind: str,
     severity: str,
     found: Array,
@@ -137,9 +131,7 @@ def _of_candidates(
     )
 
 
-def _dominant_invalid_reason(
-    reader: RolloutZarrStoreReader, config: RolloutSuspiciousQueryConfig
-) -> _Hits:
+def _dominant_invalid_reason(reader: StoredTables, config: RolloutSuspiciousQueryConfig) -> _Hits:
     """Counts every pair of step and reason at once: steps times the few reasons there are."""
     invalid = np.flatnonzero(~reader.array("candidates/actor_action_mask"))
     reasons = reader.array("candidates/primary_invalid_reason")[invalid].astype(np.int64)
@@ -160,7 +152,7 @@ def _dominant_invalid_reason(
     return _of_steps(reader, "dominant_invalid_reason", found, message)
 
 
-def _valid_candidate_missing_label(reader: RolloutZarrStoreReader) -> _Hits:
+def _valid_candidate_missing_label(reader: StoredTables) -> _Hits:
     valid = reader.array("candidates/actor_action_mask")
     label = reader.array("candidates/oracle_label_mask")
     gain = reader.array("candidates/target_root_gain")
@@ -174,7 +166,7 @@ def _valid_candidate_missing_label(reader: RolloutZarrStoreReader) -> _Hits:
 
 
 def _high_score_invalid_gt_target(
-    reader: RolloutZarrStoreReader, config: RolloutSuspiciousQueryConfig
+    reader: StoredTables, config: RolloutSuspiciousQueryConfig
 ) -> _Hits:
     score = reader.array("targets/target_selection_score")
     valid = reader.array("targets/gt_label_valid_mask")
@@ -190,9 +182,7 @@ def _high_score_invalid_gt_target(
     )
 
 
-def _selected_motion_outlier(
-    reader: RolloutZarrStoreReader, config: RolloutSuspiciousQueryConfig
-) -> _Hits:
+def _selected_motion_outlier(reader: StoredTables, config: RolloutSuspiciousQueryConfig) -> _Hits:
     selected = np.flatnonzero(reader.array("candidates/selected_mask"))
     motions = (
         _Motion("step length", "motion_step_length_m", config.max_step_distance_m, "m"),
@@ -226,7 +216,7 @@ class _Motion:
     unit: str
     signed: bool = False
 
-    def of(self, reader: RolloutZarrStoreReader, rows: Array) -> Any:
+    def of(self, reader: StoredTables, rows: Array) -> Any:
         """What is not finite is never too much: it is not known."""
         values = reader.array(f"candidate_diagnostics/{self.column}")[rows]
         values = np.abs(values) if self.signed else values

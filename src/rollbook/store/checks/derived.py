@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from rollbook.store.checks.columns import Array, Mask, NotUsable, Segments, StoreColumns
 from rollbook.store.checks.violation import Violation, any_in_row, violations_at
 from rollbook.store.q_h import CANDIDATE_COLUMNS, q_h_block
 from rollbook.store.returns import returns_block
 from rollbook.store.schema import REWARD_METRIC, TABLES, TD_SEMANTICS
-from rollbook.store.store_columns import Array, Mask, NotUsable, Segments, StoreColumns
 
 _BLOCK_STEPS = 4096
 _TOLERANCE = 1e-6

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rollbook.digest import checksum
+from rollbook.store.checks.columns import NotUsable, StoreColumns
 from rollbook.store.checks.violation import Violation
 from rollbook.store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
@@ -16,7 +17,6 @@ from rollbook.store.manifest import (
     FileSums,
     content_sha256,
 )
-from rollbook.store.store_columns import NotUsable, StoreColumns
 
 _SEALED = frozenset({ROLLOUT_MANIFEST_FILENAME, "zarr.json"})
 """Not in the list: the manifest cannot list itself, and opening the store compares both with each other."""
@@ -26,7 +26,7 @@ _TOO_MANY = 20
 
 
 def check_manifest_fields(columns: StoreColumns) -> Iterator[Violation]:
-    manifest = columns.reader.manifest()["manifest"]
+    manifest = columns.store.manifest()["manifest"]
     expected = {
         "manifest_version": ROLLOUT_MANIFEST_VERSION,
         "schema_id": columns.attrs.get("schema_id"),
@@ -45,7 +45,7 @@ def check_manifest_fields(columns: StoreColumns) -> Iterator[Violation]:
 def check_files(columns: StoreColumns) -> Iterator[Violation]:
     """Sizes only: what a copy that stopped half-way, or a hand in the folder, leaves behind."""
     listed = _listed(columns)
-    found = dict(_files_below(columns.reader.store_dir, ""))
+    found = dict(_files_below(columns.store.store_dir, ""))
     yield from _at_most(
         Violation("missing_file", _table(path), f"{path} is missing; copy the store again")
         for path in sorted(listed.keys() - found.keys())
@@ -70,7 +70,7 @@ def check_checksums(columns: StoreColumns) -> Iterator[Violation]:
     if not columns.deep:
         return
     listed = _listed(columns)
-    sums = _checksums(f"{columns.reader.store_dir}{os.sep}", listed)
+    sums = _checksums(f"{columns.store.store_dir}{os.sep}", listed)
     yield from _at_most(
         Violation(
             "checksum_mismatch",
@@ -83,7 +83,7 @@ def check_checksums(columns: StoreColumns) -> Iterator[Violation]:
 
 
 def _listed(columns: StoreColumns) -> FileSums:
-    files = columns.reader.manifest()["manifest"].get("files")
+    files = columns.store.manifest()["manifest"].get("files")
     try:
         return {path: (int(size), str(digest)) for path, (size, digest) in files.items()}
     except (AttributeError, TypeError, ValueError) as error:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.store.checks.columns import Array, Mask, Segments, StoreColumns
 from rollbook.store.checks.violation import Violation, violations_at
 from rollbook.store.schema import CANDIDATES, STEPS
-from rollbook.store.store_columns import Array, Mask, Segments, StoreColumns
 
 _TOLERANCE = 1e-5
 _SUM = "cumulative_"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rollbook.store.checks.columns import Array, Rows, StoreColumns
 from rollbook.store.checks.violation import Violation, violation_of_rows, violations_at
-from rollbook.store.store_columns import Array, Rows, StoreColumns
 
 _OWN_IDS = {
     "rollouts": "rollout_row_id",

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.contracts.reasons import has_reason
+from rollbook.store.checks.columns import Array, Mask, StoreColumns
 from rollbook.store.checks.violation import Violation, violations_at
-from rollbook.store.store_columns import Array, Mask, StoreColumns
 
 _BLOCK = 1 << 14
 _RIGID = 1e-3

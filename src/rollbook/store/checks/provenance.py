@@ -12,9 +12,9 @@ from rollbook.contracts.reasons import (
     VALID_BITSET,
     primary_target_reasons,
 )
+from rollbook.store.checks.columns import Mask, StoreColumns
 from rollbook.store.checks.violation import Violation, any_in_row, violations_at
 from rollbook.store.schema import TABLES
-from rollbook.store.store_columns import Mask, StoreColumns
 
 _KNOWN_TARGET_BITS = np.uint32(sum(1 << bit for bit in TARGET_INVALID_REASON_CODES.values()))
 _REQUIRED_ATTRS = ("source_offline_store_version", "split_manifest_hash", "target_protocol_version")

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from rollbook.store.checks.columns import UNREADABLE, Array, Mask, NotUsable, Rows, StoreColumns
 from rollbook.store.checks.violation import Violation, any_in_row, violation_of_rows, violations_at
 from rollbook.store.rasters import FrameReader
-from rollbook.store.store_columns import UNREADABLE, Array, Mask, NotUsable, Rows, StoreColumns
 
 _THREADS = 4
 _QUICK_IMAGES = 256
@@ -105,7 +105,7 @@ def _frames(columns: StoreColumns, name: str) -> FrameReader:
     if flaw is not None:
         raise NotUsable(flaw.message)
     try:
-        return FrameReader(columns.reader.store_dir / "selected_depth" / name)
+        return FrameReader(columns.store.store_dir / "selected_depth" / name)
     except UNREADABLE as error:
         raise NotUsable(f"selected_depth/{name} cannot be read: {error}") from error
 

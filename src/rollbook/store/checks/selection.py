@@ -12,8 +12,8 @@ from rollbook.contracts.reasons import (
     has_reason,
     primary_reasons,
 )
+from rollbook.store.checks.columns import StoreColumns
 from rollbook.store.checks.violation import Violation, violations_at
-from rollbook.store.store_columns import StoreColumns
 
 _SUM_TOLERANCE = 1e-4
 _LOG_TOLERANCE = 1e-4

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from rollbook.store.checks.columns import ARRAYS, ENABLED, NotUsable, StoreColumns, StoredArray
 from rollbook.store.checks.violation import Violation, violations_at
 from rollbook.store.schema import DICTIONARIES, REQUIRED_GROUPS, TABLES
-from rollbook.store.store_columns import ARRAYS, ENABLED, NotUsable, StoreColumns, StoredArray
 
 _MANIFEST_COUNTS = {
     "sources": "num_sources",
@@ -66,7 +66,7 @@ def _flawed(columns: StoreColumns, arrays: Mapping[str, StoredArray]) -> Iterato
 def _unknown(
     columns: StoreColumns, table: str, arrays: Mapping[str, StoredArray]
 ) -> Iterator[Violation]:
-    folder = columns.reader.store_dir / table
+    folder = columns.store.store_dir / table
     for place in sorted(folder.iterdir()) if folder.is_dir() else ():
         if place.is_dir() and place.name not in arrays:
             yield Violation(
@@ -88,7 +88,7 @@ def check_optional_columns(columns: StoreColumns) -> Iterator[Violation]:
 
 def check_counts(columns: StoreColumns) -> Iterator[Violation]:
     """Root attributes against the manifest and against each other; rows against them are `wrong_row_count`."""
-    attrs, counts = columns.attrs, columns.reader.manifest()["manifest"].get("counts")
+    attrs, counts = columns.attrs, columns.store.manifest()["manifest"].get("counts")
     counts = counts if isinstance(counts, dict) else {}
     for name, attribute in _MANIFEST_COUNTS.items():
         if counts.get(name) != attrs.get(attribute):

@@ -23,11 +23,11 @@ from rollbook.store.checks import (
     selection as checks_selection,
     structure as checks_structure,
 )
+from rollbook.store.checks.columns import UNREADABLE, NotUsable, StoreColumns
 from rollbook.store.checks.violation import Violation
 from rollbook.store.manifest import ROLLOUT_MANIFEST_FILENAME
-from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.schema import ROLLOUT_ZARR_SCHEMA_ID, ROLLOUT_ZARR_SCHEMA_VERSION
-from rollbook.store.store_columns import UNREADABLE, NotUsable, StoreColumns
+from rollbook.store.stored_tables import StoredTables
 
 Check: TypeAlias = Callable[[StoreColumns], Iterator[Violation]]
 
@@ -127,10 +127,10 @@ def validate_rollout_zarr_store(
     """
     folder = Path(store_dir).resolve()
     try:
-        reader = RolloutZarrStoreReader(folder)
+        store = StoredTables(folder)
     except UNREADABLE as error:
         return RolloutZarrValidationResult(folder, 0, 0, 0, tuple(_unopened(folder, error)))
-    columns = StoreColumns(reader, deep=deep)
+    columns = StoreColumns(store, deep=deep)
     with np.errstate(
         all="ignore"
     ):  # a bad store may hold any numbers; what comes of them is compared

@@ -14,7 +14,7 @@ import pytest
 
 from rollbook.errors import ConfigurationError, TargetExists
 from rollbook.store.audit.export import export_table
-from rollbook.store.audit.frames import (
+from rollbook.store.frames import (
     arrow_table,
     duckdb_columns,
     duckdb_relation,

@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from rollbook.errors import ConfigurationError
 from rollbook.store.schema import TABLES
+from rollbook.store.stored_tables import StoredTables
 
 if TYPE_CHECKING:
     import duckdb
     import pandas
     import polars
     import pyarrow
-
-    from rollbook.store.reader import RolloutZarrStoreReader
 
 Array = NDArray[Any]
 
@@ -38,12 +37,12 @@ def _library(name: str) -> Any:
 
 
 def table_columns(
-    reader: RolloutZarrStoreReader, table: str, columns: Sequence[str] | None
+    store: StoredTables, table: str, columns: Sequence[str] | None
 ) -> dict[str, Array]:
     """The mapped columns, after the names were checked against the schema and the store."""
     if table not in TABLES:
         raise ConfigurationError(message=f"there is no table {table!r}; known: {', '.join(TABLES)}")
-    there = reader.column_names(table)
+    there = store.column_names(table)
     for name in columns or ():
         if name not in there:
             raise ConfigurationError(
@@ -53,31 +52,29 @@ def table_columns(
         raise ConfigurationError(
             message=f"this store was written without {table}: there is nothing in it"
         )
-    return reader.table(table, there if columns is None else tuple(columns))
+    return store.table(table, there if columns is None else tuple(columns))
 
 
-def _words(
-    reader: RolloutZarrStoreReader, table: str, column: str, decode: bool
-) -> list[str] | None:
+def _words(store: StoredTables, table: str, column: str, decode: bool) -> list[str] | None:
     dictionary = TABLES[table].columns[column].words
-    return list(reader.words(dictionary)) if decode and dictionary is not None else None
+    return list(store.words(dictionary)) if decode and dictionary is not None else None
 
 
 # ---------------------------------------------------------------------------------------- Arrow
 
 
 def arrow_table(
-    reader: RolloutZarrStoreReader,
+    store: StoredTables,
     table: str,
     columns: Sequence[str] | None = None,
     decode: bool = True,
 ) -> pyarrow.Table:
     """A table as Arrow. With `decode`, codes become dictionary arrays of their words, and NaN is null."""
     arrow = _library("pyarrow")
-    chosen = table_columns(reader, table, columns)
+    chosen = table_columns(store, table, columns)
     return arrow.table(
         {
-            name: _arrow_array(arrow, values, _words(reader, table, name, decode), decode)
+            name: _arrow_array(arrow, values, _words(store, table, name, decode), decode)
             for name, values in chosen.items()
         }
     )
@@ -118,16 +115,16 @@ def _nullable(arrow: Any, values: Array, unknown: Array) -> Any:
 
 
 def pandas_frame(
-    reader: RolloutZarrStoreReader,
+    store: StoredTables,
     table: str,
     columns: Sequence[str] | None = None,
     decode: bool = True,
 ) -> pandas.DataFrame:
     """A table as pandas: codes become categories, a vector one array per row."""
     pandas = _library("pandas")
-    chosen = table_columns(reader, table, columns)
+    chosen = table_columns(store, table, columns)
     series = {
-        name: _pandas_column(pandas, values, _words(reader, table, name, decode))
+        name: _pandas_column(pandas, values, _words(store, table, name, decode))
         for name, values in chosen.items()
     }
     return pandas.DataFrame(series, copy=False)
@@ -145,14 +142,14 @@ def _pandas_column(pandas: Any, values: Array, words: list[str] | None) -> Any:
 
 
 def polars_frame(
-    reader: RolloutZarrStoreReader,
+    store: StoredTables,
     table: str,
     columns: Sequence[str] | None = None,
     decode: bool = True,
 ) -> polars.DataFrame:
     """A table as polars: codes become categories, a vector a fixed-size array."""
     library = _library("polars")
-    frame: polars.DataFrame = library.from_arrow(arrow_table(reader, table, columns, decode))
+    frame: polars.DataFrame = library.from_arrow(arrow_table(store, table, columns, decode))
     return frame
 
 
@@ -160,24 +157,22 @@ def polars_frame(
 
 
 def duckdb_relation(
-    reader: RolloutZarrStoreReader,
+    store: StoredTables,
     table: str,
     columns: Sequence[str] | None = None,
     decode: bool = True,
     *,
     connection: duckdb.DuckDBPyConnection | None = None,
 ) -> duckdb.DuckDBPyRelation:
-    """A table that DuckDB queries where it lies: `duckdb_relation(reader, "candidates").filter("q_train_mask")`."""
+    """A table that DuckDB queries where it lies: `duckdb_relation(store, "candidates").filter("q_train_mask")`."""
     duckdb = _library("duckdb")
-    source = arrow_table(reader, table, tuple(_flat(reader, table, columns)), decode)
+    source = arrow_table(store, table, tuple(_flat(store, table, columns)), decode)
     return (connection or duckdb.connect()).from_arrow(source)
 
 
-def _flat(
-    reader: RolloutZarrStoreReader, table: str, columns: Sequence[str] | None
-) -> dict[str, Array]:
+def _flat(store: StoredTables, table: str, columns: Sequence[str] | None) -> dict[str, Array]:
     """Numbers and vectors; DuckDB knows no half floats and has no use for images."""
-    chosen = table_columns(reader, table, columns)
+    chosen = table_columns(store, table, columns)
     flat = {name: values for name, values in chosen.items() if values.ndim <= 2}
     if columns is not None and len(flat) < len(chosen):
         images = ", ".join(name for name in chosen if name not in flat)
@@ -188,14 +183,14 @@ def _flat(
 
 
 def duckdb_columns(
-    reader: RolloutZarrStoreReader, table: str, columns: Sequence[str] | None = None
+    store: StoredTables, table: str, columns: Sequence[str] | None = None
 ) -> dict[str, Array]:
     """Mapped numpy columns to register with DuckDB under a name: no Arrow, no copy, codes as they are.
 
     DuckDB takes flat columns only, so a vector becomes one column per place: `pose_world_cam_9` is x.
     """
     split: dict[str, Array] = {}
-    for name, values in _flat(reader, table, columns).items():
+    for name, values in _flat(store, table, columns).items():
         if values.ndim == 1:
             split[name] = values
         else:

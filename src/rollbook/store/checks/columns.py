@@ -17,27 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.errors import RollbookError
-from rollbook.store.reader import RolloutZarrStoreReader
-from rollbook.store.schema import TABLES, Column, Table
+from rollbook.store.schema import ROW_COUNTS, TABLES, Column, Table
+from rollbook.store.stored_tables import StoredTables
 
 Array = NDArray[Any]
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-
-ROW_COUNTS: Mapping[str, str] = {
-    "sources": "num_sources",
-    "rollouts": "num_rollouts",
-    "lineage": "num_rollouts",
-    "targets": "num_targets",
-    "steps": "num_steps",
-    "candidates": "num_candidates",
-    "candidate_diagnostics": "num_candidates",
-    "selected_depth": "num_selected_depths",
-    "target_eval_crops": "num_target_eval_crops",
-    "q_h": "num_steps",
-    "returns": "num_steps",
-}
-"""Table → the root attribute that says how many rows it has."""
 
 SIZES: Mapping[str, str] = {
     "A": "q_h_max_candidates",
@@ -163,9 +148,9 @@ class Segments:
 class StoreColumns:
     """What checks are run on."""
 
-    def __init__(self, reader: RolloutZarrStoreReader, *, deep: bool = False) -> None:
-        self.reader = reader
-        self.attrs = reader.attrs
+    def __init__(self, store: StoredTables, *, deep: bool = False) -> None:
+        self.store = store
+        self.attrs = store.attrs
         self.deep = deep
         self._flaws: dict[str, Flaw | None] = {}
         self._sizes: dict[str, int] = {}
@@ -177,10 +162,10 @@ class StoreColumns:
         flaw = self.flaw(path) or self._opening_flaw(path)
         if flaw is not None:
             raise NotUsable(f"{path}: {flaw.message}")
-        return self.reader.array(path)
+        return self.store.array(path)
 
     def has(self, path: str) -> bool:
-        return self.reader.has(path)
+        return self.store.has(path)
 
     def rows(self, table: str) -> int | None:
         """How many rows a table has to have, as the root attributes say; None where they say nothing."""
@@ -217,7 +202,7 @@ class StoreColumns:
         return self._opening_flaw(array.path) if flaw is None and declared.raw else flaw
 
     def _declared(self, array: StoredArray) -> _Declared:
-        metadata = json.loads((self.reader.store_dir / array.path / "zarr.json").read_bytes())
+        metadata = json.loads((self.store.store_dir / array.path / "zarr.json").read_bytes())
         return _Declared(
             str(metadata["data_type"]),
             tuple(int(size) for size in metadata["shape"]),
@@ -262,7 +247,7 @@ class StoreColumns:
 
     def _opening_flaw(self, path: str) -> Flaw | None:
         try:
-            self.reader.array(path)
+            self.store.array(path)
         except Exception as error:  # noqa: BLE001 - damaged bytes make a codec raise anything
             self._flaws[array_of(path).path] = flaw = Flaw("unreadable_column", _first_line(error))
             return flaw
@@ -272,7 +257,7 @@ class StoreColumns:
 
     def words(self, dictionary: str) -> tuple[str, ...]:
         try:
-            words = self.reader.words(dictionary)
+            words = self.store.words(dictionary)
             if not all(isinstance(word, str) for word in words):
                 raise TypeError("its words are not all text")
             return words
@@ -281,7 +266,7 @@ class StoreColumns:
 
     def group_attrs(self, table: str) -> Mapping[str, Any]:
         try:
-            metadata = json.loads((self.reader.store_dir / table / "zarr.json").read_bytes())
+            metadata = json.loads((self.store.store_dir / table / "zarr.json").read_bytes())
             attributes = metadata["attributes"]
         except UNREADABLE as error:
             raise NotUsable(f"the attributes of {table} cannot be read: {error}") from error

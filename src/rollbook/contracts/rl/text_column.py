@@ -1,4 +1,4 @@
-"""TextColumn: many strings as one UTF-8 buffer with offsets; and the one check every text field passes."""
+"""TextColumn: many strings as one UTF-8 buffer with offsets."""
 
 from __future__ import annotations
 
@@ -8,32 +8,6 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-
-from rollbook.errors import InvalidText
-
-LONGEST_TEXT = 4096
-"""Bytes of UTF-8. Longer ids are mistakes (a payload passed as a name), and every reader would pay for them."""
-
-
-def checked_text(value: object, record: str, field: str) -> bytes:
-    """UTF-8 of a text field, or the refusal that names it."""
-    if not isinstance(value, str):
-        raise InvalidText(
-            record=record, field=field, detail=f"must be text, got {type(value).__name__}"
-        )
-    try:
-        utf8 = value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidText(
-            record=record, field=field, detail=f"is not valid Unicode ({error.reason})"
-        ) from error
-    if len(utf8) > LONGEST_TEXT:
-        raise InvalidText(
-            record=record,
-            field=field,
-            detail=f"is {len(utf8)} bytes long, at most {LONGEST_TEXT} are allowed",
-        )
-    return utf8
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,257 @@
+"""StoredTables: the tables of a store folder as mapped columns. A column is opened when it is first used.
+
+The derived views, the checks, the data frames and the reader are all built on it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbook.errors import InvalidNumber, StorageError, UnsupportedVersion
+from rollbook.store.manifest import StoreManifest, read_manifest
+from rollbook.store.mapped import MappedArray, is_raw
+from rollbook.store.schema import ROLLOUT_ZARR_SCHEMA_ID, ROLLOUT_ZARR_SCHEMA_VERSION, TABLES
+
+if TYPE_CHECKING:
+    import zarr
+
+Array = NDArray[Any]
+
+
+class StoredTables:
+    """The tables of a finished store. A store is finished when its root attributes name its manifest."""
+
+    def __init__(
+        self, store_dir: str | os.PathLike[str], *, fetch: Callable[[str], None] | None = None
+    ) -> None:
+        """Open the store in `store_dir`. `fetch` copies a file, or all files of a folder, from a remote store there."""
+        self.store_dir = Path(store_dir).resolve()
+        self.fetch = fetch
+        self._identity = _identity(self.store_dir)
+        self._manifest = read_manifest(self.store_dir)
+        self.attrs: Mapping[str, Any] = self._manifest.root_attrs
+        _check_schema(self.store_dir, self.attrs)
+        self._arrays: dict[str, Array] = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({str(self.store_dir)!r}: {self.num_rollouts} rollouts, "
+            f"{self.num_steps} steps, {self.num_candidates} candidates)"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), fetch=self.fetch), (str(self.store_dir),)
+
+    # ------------------------------------------------------------------------------ what it holds
+
+    @property
+    def num_sources(self) -> int:
+        return int(self.attrs["num_sources"])
+
+    @property
+    def num_targets(self) -> int:
+        return int(self.attrs["num_targets"])
+
+    @property
+    def num_rollouts(self) -> int:
+        return int(self.attrs["num_rollouts"])
+
+    @property
+    def num_steps(self) -> int:
+        return int(self.attrs["num_steps"])
+
+    @property
+    def num_candidates(self) -> int:
+        return int(self.attrs["num_candidates"])
+
+    @property
+    def root(self) -> zarr.Group:
+        """The store as zarr-python sees it, read-only."""
+        import zarr
+
+        self.local("")
+        return zarr.open_group(str(self.store_dir), mode="r", use_consolidated=False)
+
+    @property
+    def store_manifest(self) -> StoreManifest:
+        return self._manifest
+
+    def manifest(self) -> dict[str, Any]:
+        return {"root_attrs": dict(self.attrs), "manifest": self._manifest.payload}
+
+    def column_names(self, table: str) -> tuple[str, ...]:
+        """The columns this store has of a table; none where an optional payload was not kept."""
+        return tuple(name for name in TABLES[table].columns if self.has(f"{table}/{name}"))
+
+    def has(self, path: str) -> bool:
+        """Asked of the disk, or of the manifest where the store lies elsewhere and comes file by file."""
+        metadata = f"{self._place(path)[0]}/zarr.json"
+        if self.fetch is not None:
+            return metadata in self._manifest.payload["files"]
+        return (self.store_dir / metadata).is_file()
+
+    def local(self, path: str) -> Path:
+        """Where a file, or an array's folder with all its files, lies on this disk; brought here if need be."""
+        if self.fetch is not None:
+            self.fetch(path)
+        return self.store_dir / path
+
+    def _place(self, path: str) -> tuple[str, int | None]:
+        """The array a column lies in, and which of its columns it is when it shares one."""
+        table, _, name = path.partition("/")
+        column = TABLES[table].columns.get(name) if table in TABLES else None
+        if column is None or column.packed is None:
+            return path, None
+        return f"{table}/{column.packed}", TABLES[table].packed()[column.packed].index(name)
+
+    # ------------------------------------------------------------------------------------ columns
+
+    def array(self, path: str) -> Array:
+        """A whole column (`candidates/target_rri`), mapped where it is stored raw. Read-only."""
+        if path not in self._arrays:
+            values = self._open_array(path)
+            self._refuse_replaced()
+            self._arrays[path] = values
+        return self._arrays[path]
+
+    def _refuse_replaced(self) -> None:
+        """Columns that are open keep the old store's bytes; a new one must not come from another store."""
+        if _identity(self.store_dir) != self._identity:
+            detail = "the store was replaced while it was open; open it again"
+            raise StorageError(path=str(self.store_dir), detail=detail)
+
+    def _open_array(self, path: str) -> Array:
+        place, index = self._place(path)
+        if index is not None:
+            return self.array(place)[:, index]
+        if not self.has(path):
+            detail = "there is no such column in this store"
+            raise StorageError(path=str(self.store_dir / path), detail=detail)
+        folder = self.local(path)
+        if is_raw(folder):
+            return MappedArray.open(folder).view()
+        import zarr
+
+        array = zarr.open_array(str(folder), mode="r")
+        values: Array = np.asarray(array[...])
+        values.flags.writeable = False
+        return values
+
+    def table(
+        self, name: str, columns: Sequence[str] | None = None, rows: slice | Array | None = None
+    ) -> dict[str, Array]:
+        """Columns of a table, all or some, for all rows, a slice of them, or these row ids."""
+        chosen = self.column_names(name) if columns is None else columns
+        taken = slice(None) if rows is None else rows
+        return {column: self.array(f"{name}/{column}")[taken] for column in chosen}
+
+    @cached_property
+    def dictionaries(self) -> Mapping[str, tuple[str, ...]]:
+        """Every dictionary's words."""
+        group = json.loads(self.local("dictionaries/zarr.json").read_bytes())
+        return {name: tuple(words) for name, words in group["attributes"]["words"].items()}
+
+    def words(self, dictionary: str) -> tuple[str, ...]:
+        return self.dictionaries[dictionary]
+
+    def decoded(
+        self, table: str, column: str, rows: slice | Array | None = None
+    ) -> list[str | None]:
+        """A coded column as words; None where there is none."""
+        dictionary = TABLES[table].columns[column].words
+        assert dictionary is not None, f"{table}/{column} is not coded"
+        words = [*self.words(dictionary), None]
+        codes = self.array(f"{table}/{column}")[slice(None) if rows is None else rows]
+        return [words[code] for code in codes.tolist()]
+
+    # ------------------------------------------------------------------------------ rows by range
+
+    def rollout(self, row: int) -> dict[str, Any]:
+        """One chain: its row, and its steps and candidates as columns. Costs one rollout."""
+        row = checked_row(row, self.num_rollouts, "rollout")
+        first = int(self.array("rollouts/step_offset")[row])
+        steps = slice(first, first + int(self.array("rollouts/num_steps")[row]))
+        own = {
+            name: values[0]
+            for name, values in self.table("rollouts", rows=slice(row, row + 1)).items()
+        }
+        return {
+            **own,
+            "steps": self.steps(steps),
+            "candidates": self.table("candidates", rows=self._span(steps)),
+        }
+
+    def steps(self, rows: slice) -> dict[str, Array]:
+        return self.table("steps", rows=rows)
+
+    def candidates(self, step_row_id: int) -> dict[str, Array]:
+        """The shell of one step."""
+        step = checked_row(step_row_id, self.num_steps, "step")
+        return self.table("candidates", rows=self._span(slice(step, step + 1)))
+
+    def _span(self, steps: slice) -> slice:
+        """Candidate rows of neighbouring steps."""
+        offsets = self.array("steps/candidate_offset")[steps]
+        if not len(offsets):
+            return slice(0, 0)
+        last = int(self.array("steps/num_candidates")[steps][-1])
+        return slice(int(offsets[0]), int(offsets[-1]) + last)
+
+
+def _identity(store_dir: Path) -> tuple[int, int] | None:
+    """Which root this is; a replaced store has another."""
+    try:
+        found = os.stat(store_dir / "zarr.json")
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def checked_row(row: int, rows: int, what: str) -> int:
+    if not 0 <= row < rows:
+        raise InvalidNumber(
+            record=f"{what} row",
+            field="row",
+            value=str(row),
+            expected=f"a number from 0 to {rows - 1}",
+        )
+    return row
+
+
+def _check_schema(store_dir: Path, attrs: Mapping[str, Any]) -> None:
+    schema_id, version = attrs.get("schema_id"), attrs.get("schema_version")
+    if schema_id != ROLLOUT_ZARR_SCHEMA_ID:
+        raise UnsupportedVersion(
+            path=str(store_dir),
+            detail=f"its schema is {schema_id!r}, expected {ROLLOUT_ZARR_SCHEMA_ID!r}",
+        )
+    if version != ROLLOUT_ZARR_SCHEMA_VERSION:
+        raise UnsupportedVersion(
+            path=str(store_dir),
+            detail=f"its schema version is {version!r}, this release reads "
+            f"{ROLLOUT_ZARR_SCHEMA_VERSION!r}; `rollbook store migrate` brings older stores up to date",
+        )
+
+
+def migrate_store(store_dir: str | os.PathLike[str]) -> str:
+    """Report that a store has the current schema. Raise UnsupportedVersion for any other schema.
+
+    There is only one schema version so far, so nothing is ever converted.
+    """
+    attrs = read_manifest(Path(store_dir).resolve()).root_attrs
+    found = (attrs.get("schema_id"), attrs.get("schema_version"))
+    if found != (ROLLOUT_ZARR_SCHEMA_ID, ROLLOUT_ZARR_SCHEMA_VERSION):
+        raise UnsupportedVersion(
+            path=str(store_dir),
+            detail=f"there is no way from schema {found[0]!r} {found[1]!r} to {ROLLOUT_ZARR_SCHEMA_VERSION!r}; "
+            "a store of a later schema needs a later release",
+        )
+    return f"{store_dir} has schema version {ROLLOUT_ZARR_SCHEMA_VERSION}, which is current"
