@@ -351,7 +351,7 @@ def test_another_schema_version(
     (other / "manifest.json").write_bytes(json_bytes(payload, "the manifest"))
     attrs = {**payload["root_attrs"], "manifest_sha256": manifest_sha256(payload)}
     (other / "zarr.json").write_bytes(root_metadata(attrs))
-    monkeypatch.setattr("rollbook.store.reader._check_schema", lambda *_: None)
+    monkeypatch.setattr("rollbook.store.stored_tables._check_schema", lambda *_: None)
     with pytest.raises(IncompatibleStores, match=r"schema_version is .*'0\.9-older'"):
         RolloutCollection([paths[0], other])
 
