@@ -1,4 +1,4 @@
-"""EncodedEpisode: what every adapter makes, the files and all that is said about them; and how it is uploaded."""
+"""EncodedEpisode: the files and facts of one episode, which every adapter makes; and its upload."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 AnyPath: TypeAlias = "str | os.PathLike[str]"
 
 _log = logging.getLogger("rollbook.adapters")
+_TEXTS = ("name", "robot", "policy_version", "env_version", "git_sha")
 
 
 class EpisodeAbout(TypedDict, total=False):
-    """What a caller may say about an episode. It counts more than what the adapter found out by itself."""
+    """Facts that a caller may give about an episode. They override those that the adapter found."""
 
     name: str
     source: EpisodeSource
@@ -44,7 +45,7 @@ class EpisodeAbout(TypedDict, total=False):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedEpisode:
     files: Mapping[ArtifactKind, Path]
-    """Empty once the files are gone: they were made for an upload and not to be kept."""
+    """Empty after an upload without `output_dir`, which does not keep the files."""
     name: str
     source: EpisodeSource
     fps: float
@@ -54,7 +55,7 @@ class EncodedEpisode:
     env_version: str | None = None
     seed: int | None = None
     failure: Exception | None = None
-    """What ended the run before its time. Everything up to then is in the files."""
+    """The error that ended the run early. The files hold the steps before it."""
 
     @property
     def status(self) -> FinalStatus:
@@ -65,12 +66,12 @@ class EncodedEpisode:
 class RecordedRun:
     encoded: EncodedEpisode
     episode: Episode | None
-    """None when there was no server to send it to; then the files are all there is."""
+    """None when no server is configured and the episode exists only as files."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """One of many: a run, or why there is none."""
+    """Result of one item of a batch: a run or an error."""
 
     item: int
     """The seed, or the index of the episode in its dataset."""
@@ -79,7 +80,7 @@ class BatchResult:
 
 
 OnProgress: TypeAlias = "Callable[[int, int, BatchResult], None]"
-"""How many are done, of how many, and the last of them."""
+"""Called with the number of finished items, the number of all items, and the last result."""
 
 
 # ------------------------------------------------------------------------------------------ files
@@ -87,7 +88,7 @@ OnProgress: TypeAlias = "Callable[[int, int, BatchResult], None]"
 
 @contextmanager
 def artifact_folder(output_dir: AnyPath | None) -> Iterator[Path]:
-    """Where files are to be written: the caller's folder, or one that is gone afterwards."""
+    """The folder for the files: that of the caller, or a temporary one."""
     if output_dir is not None:
         yield prepared_folder(output_dir)
         return
@@ -96,12 +97,12 @@ def artifact_folder(output_dir: AnyPath | None) -> Iterator[Path]:
 
 
 def prepared_folder(output_dir: AnyPath) -> Path:
-    """Refuses a folder with artifacts in it: a new episode must not be mixed with the video of another."""
+    """Create the folder. One that already holds artifacts is refused, so that two episodes are not mixed."""
     folder = Path(output_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        detail = f"the folder cannot be made: {error.strerror or error}"
+        detail = f"the folder cannot be created: {error.strerror or error}"
         raise StorageError(path=str(folder), detail=detail) from error
     for name in FILE_NAMES.values():
         if os.path.lexists(folder / name):
@@ -120,7 +121,7 @@ def files_in(folder: Path) -> dict[ArtifactKind, Path]:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where encoded episodes go, and what the caller says about them. Made, and so checked, before anything runs."""
+    """The server for encoded episodes, and the caller's facts about them. Both are checked before anything runs."""
 
     client: Client | None
     about: EpisodeAbout = field(default_factory=EpisodeAbout)
@@ -133,7 +134,7 @@ class Destination:
         return cls(client or _default_client(output_dir), about)
 
     def named(self, **values: object) -> Destination:
-        """The same for one of many, where the name may say which: `{seed}`, `{episode_index}`."""
+        """The same for one item of a batch: `{seed}` or `{episode_index}` in the name is replaced."""
         name = self.about.get("name")
         if name is None:
             return self
@@ -142,7 +143,7 @@ class Destination:
         return replace(self, about={**self.about, "name": name})
 
     def deliver(self, encoded: EncodedEpisode, *, kept: bool) -> RecordedRun:
-        """Uploads, unless there is nowhere to or nothing; then raises what ended the run, if anything did."""
+        """Upload the episode if there is a server, then raise the error that ended the run, if there is one."""
         if encoded.failure is not None and not encoded.files:
             raise encoded.failure
         try:
@@ -150,16 +151,16 @@ class Destination:
         except Exception as error:
             if encoded.failure is None:
                 raise
-            encoded.failure.add_note(f"and what ran before could not be uploaded: {error}")
+            encoded.failure.add_note(f"the steps before the error could not be uploaded: {error}")
             raise encoded.failure from None
         if encoded.failure is not None:
             where = "in its files" if episode is None else f"episode {episode.id or 'in the spool'}"
-            encoded.failure.add_note(f"what ran before is {where}, as failed")
+            encoded.failure.add_note(f"the steps before the error are {where}, as failed")
             raise encoded.failure
         return RecordedRun(encoded if kept else replace(encoded, files={}), episode)
 
     def _log(self, client: Client, encoded: EncodedEpisode) -> Episode:
-        said: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "name": encoded.name,
             "source": encoded.source,
             "robot": encoded.robot,
@@ -169,9 +170,9 @@ class Destination:
             "metadata": {**encoded.metadata, **self.about.get("metadata", {})},
         }
         if encoded.failure is not None:
-            said["failure_time_s"] = encoded.duration_s
+            facts["failure_time_s"] = encoded.duration_s
         return client.log_episode(
-            **said,
+            **facts,
             seed=encoded.seed,
             fps=encoded.fps,
             duration_s=encoded.duration_s,
@@ -180,23 +181,18 @@ class Destination:
 
 
 def _check_about(about: EpisodeAbout) -> None:
-    """The client would find the same mistakes, but only after the run."""
+    """Check the facts before the run. The client would refuse the same mistakes, but only after it."""
     from rollbook.client.bodies import create_body
 
     unknown = sorted(about.keys() - EpisodeAbout.__annotations__.keys())
     if unknown:
         known = ", ".join(EpisodeAbout.__annotations__)
         raise ConfigurationError(message=f"there is no argument {unknown[0]!r}; known: {known}")
+    given: dict[str, Any] = {**about}
     create_body(
         source=about.get("source", "sim"),
         artifacts=(),
-        texts={
-            "name": about.get("name"),
-            "robot": about.get("robot"),
-            "policy_version": about.get("policy_version"),
-            "env_version": about.get("env_version"),
-            "git_sha": about.get("git_sha"),
-        },
+        texts={name: given.get(name) for name in _TEXTS},
         seed=None,
         fps=None,
         metadata=about.get("metadata"),
@@ -205,7 +201,7 @@ def _check_about(about: EpisodeAbout) -> None:
 
 
 def _default_client(output_dir: AnyPath | None) -> Client | None:
-    """None when there is none, but a folder in which the episode can wait."""
+    """None where no client is configured but an `output_dir` keeps the files."""
     from rollbook.client import default_client
 
     try:
@@ -228,7 +224,7 @@ def run_many(
     on_progress: OnProgress | None,
     stop_on_error: bool,
 ) -> list[BatchResult]:
-    """One bad episode does not keep the others from being recorded, unless it is to; a refused key always does."""
+    """Work on every item. An error of one item does not stop the others unless `stop_on_error`; a refused key does."""
     results: list[BatchResult] = []
     for item in items:
         try:

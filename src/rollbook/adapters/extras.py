@@ -1,4 +1,4 @@
-"""Libraries that only adapters need: loaded when first used, and missed with the line that installs them."""
+"""Optional libraries of the adapters: loaded on first use. A missing one raises with the command that installs it."""
 
 from __future__ import annotations
 

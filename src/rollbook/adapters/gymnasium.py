@@ -1,4 +1,4 @@
-"""Gymnasium: run a policy in an environment and keep all of it.
+"""Gymnasium: run a policy in an environment and record the whole run.
 
     from rollbook.adapters import gymnasium
     gymnasium.record(env, policy, seed=7, policy_version="v4")
@@ -54,14 +54,14 @@ _LONGEST_SPEC = 16_384
 
 @dataclass(frozen=True, slots=True)
 class EnvSummary:
-    """What a recording of an environment would hold."""
+    """The streams that a recording of the environment has."""
 
     env_id: str
     observation: tuple[SpaceColumn, ...]
     action: tuple[SpaceColumn, ...]
     render_mode: str | None
     fps: float | None
-    """As the environment declares it (`render_fps`); None when it does not."""
+    """`render_fps` of the environment; None where it declares none."""
 
     @property
     def has_video(self) -> bool:
@@ -69,7 +69,7 @@ class EnvSummary:
 
 
 def scan_env(env: AnyEnv) -> EnvSummary:
-    """Looks, and neither resets nor steps. Refuses what cannot be recorded."""
+    """Describe the environment without running it. An environment that cannot be recorded is refused."""
     if not isinstance(env, library("gymnasium").Env):
         hint = "; record its environments one by one" if hasattr(env, "num_envs") else ""
         message = f"{type(env).__name__} is not a gymnasium.Env{hint}"
@@ -97,11 +97,12 @@ def record(
     output_dir: AnyPath | None = None,
     **about: Unpack[EpisodeAbout],
 ) -> RecordedRun:
-    """Runs one episode and uploads it, with `client` or the default one of rollbook.init.
+    """Run one episode and upload it with `client`, or with the default client of rollbook.init.
 
-    `fps` is what the environment declares, unless given. `record_video` is on when the environment was made with
-    render_mode="rgb_array". With `output_dir` the files stay there, and without a server they are all there is. An
-    error in policy or environment is raised after what ran before it was uploaded as a failed episode.
+    `fps` defaults to the rate that the environment declares. `record_video` defaults to true for environments made with
+    render_mode="rgb_array". With `output_dir` the files are kept there, also where no server is configured. When the
+    policy or the environment raises an error, the steps before it are uploaded as a failed episode, and then the error
+    is raised.
     """
     plan = _Plan.make(env, policy, seed, max_steps, fps, record_video)
     destination = Destination.find(client, about, output_dir)
@@ -123,9 +124,9 @@ def record_many(
     stop_on_error: bool = False,
     **about: Unpack[EpisodeAbout],
 ) -> list[BatchResult]:
-    """One episode for each seed. `env` may be a function that makes an environment; each is closed after its episode.
+    """Record one episode for each seed. `env` may be a function that makes an environment, which is closed afterwards.
 
-    `{seed}` in the name is replaced. With `output_dir`, each episode gets a folder of its own in it.
+    `{seed}` in the name is replaced by the seed. In `output_dir` each episode has a folder of its own.
     """
     destination = Destination.find(client, about, output_dir)
 
@@ -151,11 +152,11 @@ def encode_rollout(
     fps: float | None = None,
     record_video: bool | None = None,
 ) -> EncodedEpisode:
-    """As `record`, without any upload. An error in policy or environment is raised once the files are written."""
+    """Run one episode and write its files, without upload. An error of policy or environment is raised afterwards."""
     plan = _Plan.make(env, policy, seed, max_steps, fps, record_video)
     encoded = plan.run(prepared_folder(output_dir))
     if encoded.failure is not None:
-        encoded.failure.add_note(f"what ran before is in {output_dir}")
+        encoded.failure.add_note(f"the steps before the error are in {output_dir}")
         raise encoded.failure
     return encoded
 
@@ -165,7 +166,7 @@ def encode_rollout(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A run that has been checked as far as it can be before it begins."""
+    """A run whose arguments have been checked before it begins."""
 
     env: AnyEnv
     act: Callable[[Any, dict[str, Any]], Any]
@@ -214,16 +215,18 @@ class _Plan:
                     self._play(log)
                 except RollbookError:
                     raise
-                except Exception as error:  # noqa: BLE001 - of policy or environment; it is data
+                except Exception as error:  # noqa: BLE001 - of policy or environment: part of the record
                     failure = error
-                _write(folder / FILE_NAMES["sensors"], log.sensors())
-                _write(folder / FILE_NAMES["actions"], log.actions())
+                if sensors := log.sensors():
+                    write_npz(folder / FILE_NAMES["sensors"], sensors)
+                if actions := log.actions():
+                    write_npz(folder / FILE_NAMES["actions"], actions)
         return self._encoded(folder, log, failure)
 
     def _play(self, log: RolloutLog) -> None:
         observation, info = self.env.reset(seed=self.seed)
         log.add_observation(self.env, observation, info)
-        while not log.ended and log.steps < self.max_steps:
+        while not (log.terminated or log.truncated) and log.steps < self.max_steps:
             action = self.act(observation, info)
             log.add_action(action)
             observation, reward, terminated, truncated, info = self.env.step(action)
@@ -237,7 +240,7 @@ class _Plan:
             name=name[:LONGEST_NAME],
             source="sim",
             fps=self.fps,
-            duration_s=log.duration_s,
+            duration_s=log.steps / self.fps,
             metadata=self._metadata(log, failure),
             env_version=None if self.env.spec is None else self.env.spec.id,
             seed=self.seed,
@@ -274,12 +277,12 @@ def _checked_seed(seed: object) -> int:
 
 
 def _with_info(policy: Policy) -> Callable[[Any, dict[str, Any]], Any]:
-    """An optional second argument is the policy's own affair: only one that has to be given gets the info."""
+    """A policy gets the info only as a second required argument. An optional one keeps its default."""
     if not callable(policy):
         raise ConfigurationError(message=f"the policy is {type(policy).__name__}, not a function")
     try:
         parameters = inspect.signature(policy).parameters.values()
-    except (TypeError, ValueError):  # some compiled functions do not say what they take
+    except (TypeError, ValueError):  # some compiled functions have no signature
         return lambda observation, info: policy(observation)
     needed = [
         p
@@ -300,16 +303,11 @@ def _end(log: RolloutLog, failure: Exception | None) -> str:
 
 
 def _spec(env: AnyEnv) -> Any:
-    """What the environment can be made again from, where it can be said in JSON."""
+    """The specification from which the environment can be made again, where it can be written as JSON."""
     if env.spec is None:
         return None
     try:
         text = env.spec.to_json()
         return plain_metadata(json.loads(text)) if len(text) <= _LONGEST_SPEC else None
-    except Exception:  # noqa: BLE001 - arguments of an environment may be anything at all
+    except Exception:  # noqa: BLE001 - arguments of an environment may be of any type
         return None
-
-
-def _write(path: Path, arrays: dict[str, Any]) -> None:
-    if arrays:
-        write_npz(path, arrays)

@@ -1,7 +1,7 @@
-"""RolloutLog: one run of an environment, written down as it happens.
+"""RolloutLog: the record of one run of an environment, written while it runs.
 
-There is one observation, and one frame, more than there are actions: the last is what the last action led to. A reward
-has the time at which it became known, the end of its step.
+There is one observation and one frame more than there are actions: the last ones show the result of the last action. A
+reward carries the time of the end of its step, when it becomes known.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.adapters.gymnasium_spaces import SpaceColumn
-from rollbook.adapters.spooled_rows import SpooledRows, TextRows
+from rollbook.adapters.gymnasium_spaces import SpaceColumn, SpooledRows, TextRows
 from rollbook.adapters.video import VideoWriter, picture
 from rollbook.contracts.streams import CLOCK_FIELD, ONLY_FIELD
 from rollbook.contracts.typed_metadata import EpisodeOutcome
@@ -46,7 +45,7 @@ class RolloutLog:
     def add_observation(self, env: Env[Any, Any], observation: Any, info: dict[str, Any]) -> None:
         for column in self.observation:
             column.add_to(self._rows[column.name], observation)
-        self._note_success(info)
+        self._read_success(info)
         if self.video is not None:
             self.video.add(picture(env.render(), "what render() returned"))
 
@@ -65,14 +64,6 @@ class RolloutLog:
     @property
     def steps(self) -> int:
         return len(self.rewards)
-
-    @property
-    def ended(self) -> bool:
-        return self.terminated or self.truncated
-
-    @property
-    def duration_s(self) -> float:
-        return self.steps / self.fps
 
     def sensors(self) -> dict[str, NDArray[Any]]:
         arrays = self._streams(self.observation)
@@ -94,13 +85,13 @@ class RolloutLog:
         return arrays
 
     def _clock(self, first: int, count: int) -> NDArray[np.int64]:
-        """Each time from its own index, so that no rounding adds up."""
+        """Each time is computed from its index, so that rounding errors do not add up."""
         ticks = np.arange(first, first + count, dtype=np.float64)
         return np.rint(ticks * 1e9 / self.fps).astype(np.int64)
 
     @property
     def reward_total(self) -> float | None:
-        """None when it is no number, because a step's reward was none."""
+        """None without steps, and where the sum is not a finite number."""
         try:
             total = math.fsum(self.rewards)
         except (OverflowError, ValueError):
@@ -108,7 +99,7 @@ class RolloutLog:
         return total if self.rewards and math.isfinite(total) else None
 
     def outcome(self) -> EpisodeOutcome:
-        """What the environment said. Whether it was a success is None where the environment does not say."""
+        """Success is None where the environment does not report it."""
         reached = self._first_success_step if self._success else None
         return EpisodeOutcome(
             success=self._success,
@@ -116,9 +107,8 @@ class RolloutLog:
             time_to_goal_s=None if reached is None else reached / self.fps,
         )
 
-    def _note_success(self, info: dict[str, Any]) -> None:
-        said = next((info[key] for key in _SUCCESS_KEYS if key in info), None)
-        value = np.asarray(said)
+    def _read_success(self, info: dict[str, Any]) -> None:
+        value = np.asarray(next((info[key] for key in _SUCCESS_KEYS if key in info), None))
         if value.size != 1 or value.dtype.kind not in "biuf":
             return
         self._success = bool(value.item())

@@ -1,8 +1,9 @@
-"""SpaceColumn: one array of a recording, and the leaf of a Gymnasium space whose values it holds."""
+"""SpaceColumn: one array of a recording, which holds the values of one leaf of a Gymnasium space; and its rows."""
 
 from __future__ import annotations
 
 import math
+import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,16 +11,67 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.adapters.extras import library
-from rollbook.adapters.spooled_rows import SpooledRows, TextRows
 from rollbook.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from gymnasium import Space
 
+_IN_MEMORY = 8 << 20
+
+
+class SpooledRows:
+    """Rows of one shape. They move to disk when they are many, so that a long run does not fill the memory."""
+
+    def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self._dtype = dtype
+        self._shape = shape
+        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - until close
+        self._bytes = 0
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def add(self, row: NDArray[Any]) -> None:
+        """The row is copied: the caller may reuse the array."""
+        self._bytes += self._file.write(np.ascontiguousarray(row, self._dtype).tobytes())
+        self._rows += 1
+
+    def array(self) -> NDArray[Any]:
+        """All rows. Rows on disk are memory-mapped and valid only until `close`."""
+        shape = (self._rows, *self._shape)
+        if self._bytes <= _IN_MEMORY:
+            self._file.seek(0)
+            return np.frombuffer(self._file.read(), self._dtype).reshape(shape)
+        self._file.flush()
+        return np.memmap(self._file, self._dtype, "r", shape=shape)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class TextRows:
+    """Rows of text, whose width is known only at the end."""
+
+    def __init__(self) -> None:
+        self._rows: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, row: str) -> None:
+        self._rows.append(row)
+
+    def array(self) -> NDArray[Any]:
+        return np.array(self._rows, object)
+
+    def close(self) -> None:
+        self._rows = []
+
 
 @dataclass(frozen=True, slots=True)
 class SpaceColumn:
-    """`name` is `observation`, or `observation.arm.0` for what lies inside Dict and Tuple spaces."""
+    """`name` is `observation`, or a path such as `observation.arm.0` for parts of Dict and Tuple spaces."""
 
     name: str
     path: tuple[Any, ...]
@@ -37,20 +89,16 @@ class SpaceColumn:
         except (LookupError, TypeError) as error:
             message = f"{self.name} is missing, although its space has it"
             raise ConfigurationError(message=message) from error
-        if isinstance(rows, TextRows):
-            rows.add(self._text(value))
-        else:
+        if not isinstance(rows, TextRows):
             rows.add(self._numbers(value))
-
-    def _text(self, value: object) -> str:
-        if not isinstance(value, str):
-            raise ConfigurationError(
-                message=f"{self.name} is {type(value).__name__}; its space says text"
-            )
-        return value
+        elif isinstance(value, str):
+            rows.add(value)
+        else:
+            message = f"{self.name} is {type(value).__name__}; its space says text"
+            raise ConfigurationError(message=message)
 
     def _numbers(self, value: object) -> NDArray[Any]:
-        """As its space says it is. A float may lose digits for that; anything else is a mistake of the environment."""
+        """The value in the type and shape of its space. A float may lose digits; any other change is an error."""
         try:
             given = np.asarray(value)
         except ValueError as error:
@@ -77,7 +125,7 @@ class SpaceColumn:
 
 
 def space_columns(name: str, space: Space[Any]) -> tuple[SpaceColumn, ...]:
-    """Every leaf of the space. One whose values have no fixed shape cannot be recorded as arrays, and is refused."""
+    """Every leaf of the space. A leaf whose values have no fixed shape is refused: it cannot become an array."""
     columns = tuple(_leaves(name, space, ()))
     names = [column.name for column in columns]
     for each in names:

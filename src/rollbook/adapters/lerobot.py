@@ -1,16 +1,17 @@
-"""LeRobot: import a dataset of version 2 or 3 from a local folder. Needs neither torch nor LeRobot itself.
+"""LeRobot: import a dataset of version 2 or 3 from a local folder. Neither torch nor LeRobot is needed.
 
     from rollbook.adapters import lerobot
     lerobot.upload_dataset("~/datasets/pusht", policy_version="teleop")
 
-A column becomes an array of its own type under its own name. What cannot be one is left out and named, with the
-reason, in `skipped_columns`. Several cameras are shown side by side in one video, and `video_cameras` says where.
+A column becomes an array of the same name and type. A column that cannot become one is left out, and `skipped_columns`
+in the metadata names it with the reason. Several cameras are shown side by side in one video; `video_cameras` gives the
+position of each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LeRobotDataset:
-    """What is in a dataset; no rows and no frames have been read. Takes the place of the path in every other verb."""
+    """The contents of a dataset, without rows and frames. Every function takes it in place of the path."""
 
     info: LeRobotInfo
     episodes: Mapping[int, EpisodeEntry]
@@ -50,7 +51,7 @@ class LeRobotDataset:
 
     @property
     def name(self) -> str:
-        """Of the folder; in a cache of the Hugging Face Hub, where folders are called by commits, of the repository."""
+        """Name of the folder. In a cache of the Hugging Face Hub, where folders are named by commit, the repository."""
         folder = self.info.root.resolve()
         if folder.parent.name != "snapshots":
             return folder.name
@@ -58,7 +59,7 @@ class LeRobotDataset:
 
     @property
     def columns(self) -> dict[str, ColumnSlot]:
-        """Every feature and where its values go."""
+        """For every feature, the artifact that its values go to."""
         return {name: column_slot(self.info, name) for name in self.info.features}
 
     @property
@@ -77,7 +78,7 @@ AnyDataset: TypeAlias = "AnyPath | LeRobotDataset"
 
 
 def scan_dataset(dataset: AnyDataset) -> LeRobotDataset:
-    """Reads what the dataset says about itself."""
+    """Read the description of the dataset."""
     if isinstance(dataset, LeRobotDataset):
         return dataset
     info = read_info(Path(dataset).expanduser())
@@ -91,9 +92,9 @@ def encode_episode(
     *,
     cameras: Sequence[str] | None = None,
 ) -> EncodedEpisode:
-    """Writes sensors.npz, actions.npz and video.mp4, those of them the episode has something for.
+    """Write sensors.npz, actions.npz and video.mp4. A file without contents is not written.
 
-    `cameras`: all, unless some are named; an empty list leaves the video out.
+    `cameras` names the cameras in the video. None takes all of them; an empty list leaves the video out.
     """
     scanned = scan_dataset(dataset)
     entry = scanned.episode(episode_index)
@@ -110,7 +111,7 @@ def upload_episode(
     output_dir: AnyPath | None = None,
     **about: Unpack[EpisodeAbout],
 ) -> RecordedRun:
-    """Encodes one episode and uploads it, with `client` or the default one of rollbook.init."""
+    """Encode one episode and upload it with `client`, or with the default client of rollbook.init."""
     scanned = scan_dataset(dataset)
     destination = Destination.find(client, about, output_dir)
     return _upload(scanned, episode_index, cameras, destination, output_dir)
@@ -127,9 +128,9 @@ def upload_dataset(
     stop_on_error: bool = False,
     **about: Unpack[EpisodeAbout],
 ) -> list[BatchResult]:
-    """Uploads all episodes, or those named. One that cannot be read is reported and does not stop the others.
+    """Upload all episodes, or only those named. An episode that cannot be read is reported and does not stop the rest.
 
-    `{dataset}` and `{episode_index}` in the name are replaced. With `output_dir`, each episode gets a folder in it.
+    `{dataset}` and `{episode_index}` in the name are replaced. In `output_dir` each episode has a folder of its own.
     """
     scanned = scan_dataset(dataset)
     chosen_cameras(scanned.info, cameras)
@@ -192,6 +193,7 @@ def _metadata(
     tasks = entry.tasks or tuple(
         dataset.tasks[each] for each in columns.task_indices if each in dataset.tasks
     )
+    features = dataset.info.features
     metadata: dict[str, Any] = {
         "adapter": "lerobot",
         "lerobot_repo_id": dataset.name,
@@ -201,20 +203,15 @@ def _metadata(
         "lerobot_tasks": list(tasks),
         "lerobot_episode_outcome": columns.last_values(),
         "outcome": columns.outcome(),
-        "channels": _channels(dataset.info, columns),
+        "channels": {
+            name: list(features[name].channels)
+            for slot in columns.slots.values()
+            for name in slot
+            if name in features and features[name].channels
+        },
         "skipped_columns": [{"column": c, "reason": r} for c, r in columns.skipped.items()],
-        "video_cameras": [tile.as_dict() for tile in layout],
+        "video_cameras": [asdict(tile) for tile in layout],
     }
     if columns.timestamps_from_fps:
         metadata["timestamps_assumed"] = True
     return metadata
-
-
-def _channels(info: LeRobotInfo, columns: EpisodeColumns) -> dict[str, list[str]]:
-    """What the numbers in a column are called, for whoever draws them."""
-    return {
-        name: list(info.features[name].channels)
-        for slot in columns.slots.values()
-        for name in slot
-        if name in info.features and info.features[name].channels
-    }

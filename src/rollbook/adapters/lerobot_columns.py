@@ -1,4 +1,4 @@
-"""EpisodeColumns: all of one LeRobot episode but its pictures, as arrays; and what cannot be one, with the reason."""
+"""EpisodeColumns: the columns of one LeRobot episode as arrays, without pictures; and the columns left out."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def column_slot(info: LeRobotInfo, name: str) -> ColumnSlot:
 
 
 class Unreadable(Exception):
-    """Why a column is left out."""
+    """The reason why a column is left out."""
 
 
 @dataclass
 class EpisodeColumns:
     t_ns: NDArray[np.int64]
     timestamps_from_fps: bool
-    """True when the dataset has no times, and rows were taken to be one frame apart."""
+    """True where the dataset has no times, so that rows are assumed to be one frame apart."""
     slots: dict[str, dict[str, Array]] = field(
         default_factory=lambda: {"sensors": {}, "actions": {}}
     )
@@ -55,7 +55,7 @@ class EpisodeColumns:
         return arrays
 
     def outcome(self) -> EpisodeOutcome:
-        """What `next.success` and `next.reward` say. What no column says stays unknown."""
+        """From `next.success` and `next.reward`. An outcome without a column stays unknown."""
         success = self._flag("next.success")
         reward = self.slots["sensors"].get("next.reward")
         reached = None
@@ -68,7 +68,7 @@ class EpisodeColumns:
         )
 
     def last_values(self) -> dict[str, Any]:
-        """The last row of every `next.*` column, and the sum of the rewards, where older readers look for them."""
+        """The last row of every `next.*` column and the sum of the rewards, under the keys that older readers use."""
         values = {
             name: _plain(array[-1])
             for name, array in self.slots["sensors"].items()
@@ -100,17 +100,17 @@ def _plain(value: Any) -> Any:
 
 
 def read_table(info: LeRobotInfo, entry: EpisodeEntry, columns: list[str] | None = None) -> Any:
-    """The rows of one episode, and no others; all columns but pictures, unless named."""
+    """The rows of one episode: the named columns, or all columns except pictures."""
     parquet = library("pyarrow.parquet")
     with parquet_errors(entry.data):
-        there = parquet.read_schema(entry.data).names
-        wanted = columns or [name for name in there if column_slot(info, name) != "video"]
-        if missing := sorted(set(wanted) - set(there)):
+        present = parquet.read_schema(entry.data).names
+        wanted = columns or [name for name in present if column_slot(info, name) != "video"]
+        if missing := sorted(set(wanted) - set(present)):
             raise StorageError(path=str(entry.data), detail=f"there is no column {missing[0]}")
         table = parquet.read_table(
             entry.data,
             columns=wanted,
-            filters=_rows_of(entry, there),
+            filters=_row_filter(entry, present),
             partitioning=None,
             memory_map=True,
         )
@@ -118,17 +118,15 @@ def read_table(info: LeRobotInfo, entry: EpisodeEntry, columns: list[str] | None
     return table
 
 
-def _rows_of(entry: EpisodeEntry, there: list[str]) -> Any:
+def _row_filter(entry: EpisodeEntry, present: list[str]) -> Any:
     if entry.first_row is None:
         return None
-    if "index" in there:
+    if "index" in present:
         end = entry.first_row + entry.length
         return [("index", ">=", entry.first_row), ("index", "<", end)]
-    if "episode_index" in there:
+    if "episode_index" in present:
         return [("episode_index", "=", entry.index)]
-    detail = (
-        "rows have neither an index nor an episode_index, so none can be told to be of an episode"
-    )
+    detail = "rows have neither an index nor an episode_index, so their episode is unknown"
     raise StorageError(path=str(entry.data), detail=detail)
 
 
@@ -170,10 +168,10 @@ def _clock(info: LeRobotInfo, entry: EpisodeEntry, table: Any) -> NDArray[np.int
     except (Unreadable, ValueError) as error:
         detail = f"timestamp is not one number for each row ({error})"
         raise StorageError(path=str(entry.data), detail=detail) from error
-    wrong = ~(np.abs(seconds) < 9e9)
-    wrong[1:] |= ~(np.diff(seconds) > 0)
-    if wrong.any():
-        row = int(wrong.argmax())
+    invalid = ~(np.abs(seconds) < 9e9)
+    invalid[1:] |= ~(np.diff(seconds) > 0)
+    if invalid.any():
+        row = int(invalid.argmax())
         detail = f"timestamp of row {row} is {seconds[row]}, not later than the one before"
         raise StorageError(path=str(entry.data), detail=detail)
     return _nanoseconds(seconds)
@@ -188,24 +186,21 @@ def _nanoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def as_array(column: Any) -> Array:
-    """A column as one array, in the type it has: rows of lists become dimensions. Unreadable says why it cannot be."""
+    """A column as one array of the same type. Lists become dimensions. Raises Unreadable with the reason."""
     arrow = library("pyarrow")
     values = column.combine_chunks()
     if isinstance(values, arrow.ChunkedArray):
         values = arrow.concat_arrays(values.chunks)
     shape = [len(values)]
     while True:
-        values = _storage(arrow, values)
+        if isinstance(values, arrow.ExtensionArray):
+            values = values.storage
+        if arrow.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
         if not _is_list(arrow.types, values.type):
             return _leaf(arrow.types, values).reshape(shape)
         shape.append(_list_length(values))
         values = values.flatten()
-
-
-def _storage(arrow: Any, values: Any) -> Any:
-    if isinstance(values, arrow.ExtensionArray):
-        values = values.storage
-    return values.dictionary_decode() if arrow.types.is_dictionary(values.type) else values
 
 
 def _is_list(types: Any, kind: Any) -> bool:
@@ -215,11 +210,8 @@ def _is_list(types: Any, kind: Any) -> bool:
 def _list_length(values: Any) -> int:
     if values.null_count:
         raise Unreadable(f"{values.null_count} rows are null")
-    lengths = (
-        library("pyarrow.compute")
-        .unique(library("pyarrow.compute").list_value_length(values))
-        .to_pylist()
-    )
+    compute = library("pyarrow.compute")
+    lengths = compute.unique(compute.list_value_length(values)).to_pylist()
     if len(lengths) > 1:
         raise Unreadable(f"lists of {min(lengths)} to {max(lengths)} values: rows differ in length")
     return int(lengths[0]) if lengths else 0
@@ -236,12 +228,9 @@ def _leaf(types: Any, values: Any) -> Array:
         raise Unreadable(
             f"{values.null_count} values are null, which {kind} cannot say in an array"
         )
-    if is_text:
-        return _texts(values.to_pylist())
-    return np.asarray(values.to_numpy(zero_copy_only=False))
-
-
-def _texts(texts: list[str]) -> Array:
+    if not is_text:
+        return np.asarray(values.to_numpy(zero_copy_only=False))
+    texts = values.to_pylist()
     if any(text.endswith("\0") for text in texts):
         raise Unreadable("a text ends in NUL, which an array of text cannot keep")
     return np.array(texts, np.str_)

@@ -1,4 +1,4 @@
-"""EpisodeEntry: where one episode of a LeRobot dataset lies, in files of its own (v2) or shared with others (v3)."""
+"""EpisodeEntry: the files of one episode of a LeRobot dataset, its own (version 2) or shared (version 3)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbook.adapters.extras import library
-from rollbook.adapters.lerobot_info import LeRobotInfo
+from rollbook.adapters.lerobot_info import LeRobotInfo, malformed
 from rollbook.errors import MalformedJson, StorageError
 
 _EPISODE_COLUMNS = (
@@ -41,17 +41,17 @@ class EpisodeEntry:
     data: Path
     tasks: tuple[str, ...] = ()
     first_row: int | None = None
-    """Of all rows of the dataset, where several episodes share a file."""
+    """Index among all rows of the dataset, where several episodes share a file."""
     videos: Mapping[str, VideoSlice] = field(default_factory=dict)
 
 
 def read_episodes(info: LeRobotInfo) -> dict[int, EpisodeEntry]:
-    entries = _of_v2(info) if info.major == 2 else _of_v3(info)
+    entries = _v2_entries(info) if info.major == 2 else _v3_entries(info)
     return {entry.index: entry for entry in sorted(entries, key=lambda entry: entry.index)}
 
 
 def read_tasks(info: LeRobotInfo) -> dict[int, str]:
-    """Every task by its number; empty when the dataset does not list them."""
+    """Tasks by number; empty where the dataset does not list them."""
     meta = info.root / "meta"
     if (meta / "tasks.jsonl").is_file():
         rows = _json_lines(meta / "tasks.jsonl")
@@ -71,7 +71,7 @@ def read_tasks(info: LeRobotInfo) -> dict[int, str]:
 
 @contextmanager
 def parquet_errors(path: Path) -> Iterator[None]:
-    """A table that is missing, cut short or damaged, in our words."""
+    """Turn errors about a missing, truncated or damaged table into StorageError."""
     try:
         yield
     except FileNotFoundError as error:
@@ -84,18 +84,15 @@ def parquet_errors(path: Path) -> Iterator[None]:
 # --------------------------------------------------------------------------------------- version 2
 
 
-def _of_v2(info: LeRobotInfo) -> Iterator[EpisodeEntry]:
+def _v2_entries(info: LeRobotInfo) -> Iterator[EpisodeEntry]:
     path = info.root / "meta" / "episodes.jsonl"
     if not path.is_file():
-        raise StorageError(path=str(path), detail="missing, so that no episode can be found")
+        raise StorageError(path=str(path), detail="it is missing, so no episode can be found")
     for number, row in _json_lines(path):
         try:
             yield _v2_entry(info, path, row)
         except MalformedJson as error:
-            where = f"line {number}: {error.where}"
-            raise MalformedJson(
-                source=error.source, record_id=None, where=where, detail=error.detail
-            ) from error
+            raise malformed(path, f"line {number}: {error.where}", error.detail) from error
 
 
 def _v2_entry(info: LeRobotInfo, path: Path, row: Mapping[str, Any]) -> EpisodeEntry:
@@ -106,7 +103,9 @@ def _v2_entry(info: LeRobotInfo, path: Path, row: Mapping[str, Any]) -> EpisodeE
         length=_whole(path, row, "length"),
         data=info.data_file(**place),
         tasks=_tasks(row.get("tasks")),
-        videos={camera: VideoSlice(info.video_file(camera, **place)) for camera in info.films},
+        videos={
+            camera: VideoSlice(info.video_file(camera, **place)) for camera in info.video_cameras
+        },
     )
 
 
@@ -120,26 +119,26 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise _malformed(path, f"line {number}", f"not JSON ({error})") from error
+                raise malformed(path, f"line {number}", f"not JSON ({error})") from error
             if not isinstance(row, dict):
-                raise _malformed(path, f"line {number}", "not an object")
+                raise malformed(path, f"line {number}", "not an object")
             yield number, row
 
 
 # --------------------------------------------------------------------------------------- version 3
 
 
-def _of_v3(info: LeRobotInfo) -> Iterator[EpisodeEntry]:
+def _v3_entries(info: LeRobotInfo) -> Iterator[EpisodeEntry]:
     folder = info.root / "meta" / "episodes"
     paths = sorted(folder.glob("**/*.parquet"))
     if not paths:
         raise StorageError(path=str(folder), detail="there is no table of episodes in it")
-    places = [f"videos/{film}/{each}" for film in info.films for each in _VIDEO_COLUMNS]
+    places = [f"videos/{camera}/{each}" for camera in info.video_cameras for each in _VIDEO_COLUMNS]
     parquet = library("pyarrow.parquet")
     for path in paths:
         with parquet_errors(path):
-            there = set(parquet.read_schema(path).names)
-            columns = [name for name in (*_EPISODE_COLUMNS, *places) if name in there]
+            present = set(parquet.read_schema(path).names)
+            columns = [name for name in (*_EPISODE_COLUMNS, *places) if name in present]
             rows = parquet.read_table(path, columns=columns, partitioning=None).to_pylist()
         for row in rows:
             yield _v3_entry(info, path, row)
@@ -149,24 +148,23 @@ def _v3_entry(info: LeRobotInfo, path: Path, row: Mapping[str, Any]) -> EpisodeE
     first, end = (_whole(path, row, f"dataset_{each}_index") for each in ("from", "to"))
     if row.get("length", end - first) != end - first:
         detail = f"{row['length']} rows, but {first} to {end} in the dataset"
-        raise _malformed(path, f"episode {row.get('episode_index')}", detail)
+        raise malformed(path, f"episode {row.get('episode_index')}", detail)
     return EpisodeEntry(
         index=_whole(path, row, "episode_index"),
         length=end - first,
         data=info.data_file(**_place(path, row, "data")),
         tasks=_tasks(row.get("tasks")),
         first_row=first,
-        videos={camera: _v3_video(info, path, row, camera) for camera in info.films},
+        videos={camera: _v3_video(info, path, row, camera) for camera in info.video_cameras},
     )
 
 
 def _v3_video(info: LeRobotInfo, path: Path, row: Mapping[str, Any], camera: str) -> VideoSlice:
     place = _place(path, row, f"videos/{camera}")
-    times = [row.get(f"videos/{camera}/{each}_timestamp") for each in ("from", "to")]
+    times: list[Any] = [row.get(f"videos/{camera}/{each}_timestamp") for each in ("from", "to")]
     if not all(isinstance(t, int | float) and 0 <= t < math.inf for t in times):
-        raise _malformed(path, f"videos/{camera}/from_timestamp, to_timestamp", "not two times")
-    start, end = (float(t) for t in times if t is not None)
-    return VideoSlice(info.video_file(camera, **place), start, end)
+        raise malformed(path, f"videos/{camera}/from_timestamp, to_timestamp", "not two times")
+    return VideoSlice(info.video_file(camera, **place), float(times[0]), float(times[1]))
 
 
 def _place(path: Path, row: Mapping[str, Any], prefix: str) -> dict[str, int]:
@@ -179,13 +177,9 @@ def _place(path: Path, row: Mapping[str, Any], prefix: str) -> dict[str, int]:
 def _whole(path: Path, row: Mapping[str, Any], name: str) -> int:
     value = row.get(name)
     if type(value) is not int or value < 0:
-        raise _malformed(path, name, f"{value!r} is not a whole number of 0 or more")
+        raise malformed(path, name, f"{value!r} is not a whole number of 0 or more")
     return value
 
 
 def _tasks(value: Any) -> tuple[str, ...]:
     return tuple(str(task) for task in value) if isinstance(value, list) else ()
-
-
-def _malformed(path: Path, where: str, detail: str) -> MalformedJson:
-    return MalformedJson(source=str(path), record_id=None, where=where, detail=detail)

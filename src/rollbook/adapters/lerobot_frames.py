@@ -1,4 +1,4 @@
-"""CameraFrames: the pictures of one episode of a LeRobot dataset, of one camera or of several side by side."""
+"""CameraFrames: the pictures of one episode of a LeRobot dataset, one camera or several side by side."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class CameraFrames:
     cameras: tuple[str, ...]
 
     def encode(self, target: Path) -> list[Tile]:
-        """Writes the video, frame `i` for row `i`, and says where in it each camera is.
+        """Write the video, with frame `i` for row `i`, and return the position of each camera in it.
 
-        A single film that is already as it should be is taken over bit for bit; everything else is encoded anew.
+        A single video that browsers can already play is copied bit for bit. Everything else is encoded again.
         """
         if len(self.cameras) == 1 and self.cameras[0] in self.entry.videos:
             source = self._source(self.cameras[0])
@@ -33,9 +33,6 @@ class CameraFrames:
                 source.copy(target)
                 with closing(source.frames()) as frames:
                     return tiles(self.cameras, [next(frames)])
-        return self._encode_anew(target)
-
-    def _encode_anew(self, target: Path) -> list[Tile]:
         layout: list[Tile] = []
         with ExitStack() as stack:
             video = stack.enter_context(VideoWriter(target, self.info.fps))
@@ -47,22 +44,21 @@ class CameraFrames:
         return layout
 
     def _frames(self, camera: str) -> Generator[Picture, None, None]:
-        if camera in self.entry.videos:
-            return self._source(camera).frames()
-        return self._pictures(camera)
+        is_video = camera in self.entry.videos
+        return self._source(camera).frames() if is_video else self._pictures(camera)
 
     def _source(self, camera: str) -> VideoSource:
-        film = self.entry.videos[camera]
-        there = (film.to_s - film.from_s) * self.info.fps
-        if not math.isinf(there) and round(there) < self.entry.length:
-            detail = f"{round(there)} frames of it are said to be of episode {self.entry.index}"
+        video = self.entry.videos[camera]
+        frames = (video.to_s - video.from_s) * self.info.fps
+        if not math.isinf(frames) and round(frames) < self.entry.length:
+            detail = f"{round(frames)} frames of it are said to be of episode {self.entry.index}"
             raise TruncatedFile(
-                path=str(film.path), detail=f"{detail}, which has {self.entry.length}"
+                path=str(video.path), detail=f"{detail}, which has {self.entry.length}"
             )
-        return VideoSource(film.path, self.info.fps, self.entry.length, film.from_s)
+        return VideoSource(video.path, self.info.fps, self.entry.length, video.from_s)
 
     def _pictures(self, camera: str) -> Generator[Picture, None, None]:
-        """Pictures that lie in the table itself, row by row."""
+        """Pictures that are stored in the table itself, row by row."""
         path = self.entry.data
         table = read_table(self.info, self.entry, [camera])
         for row, value in enumerate(table.column(camera).to_pylist()):
@@ -82,7 +78,7 @@ class CameraFrames:
 
 
 def chosen_cameras(info: LeRobotInfo, cameras: Sequence[str] | None) -> tuple[str, ...]:
-    """All of them, unless some are named; none for an empty list."""
+    """None takes all cameras."""
     if cameras is None:
         return info.cameras
     if isinstance(cameras, str):

@@ -1,4 +1,4 @@
-"""Video as browsers want it: H.264 with the colours it was given, at the rate it was recorded at, quick to seek in."""
+"""Video for browsers: H.264 with exact colours, at the recorded frame rate, with frequent key frames for seeking."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import av
 
 Picture: TypeAlias = "NDArray[np.uint8]"
-"""Height, width, red-green-blue."""
+"""Axes: height, width, and red-green-blue."""
 
 KEY_FRAME_GAP_S = 0.5
 MOST_PIXELS = 1 << 26
@@ -30,8 +30,8 @@ _QUALITY = {"preset": "veryfast", "crf": "18"}
 _LARGEST_DENOMINATOR = 1001
 _HIGHEST_RATE = 1000.0
 
-# Red, green and blue are mixed by BT.601, and the file says so. A reader that looks gets the colours right, and so does
-# one that does not, because BT.601 is what it will assume. The primaries and the curve are those of sRGB.
+# The colour matrix is BT.601, and the file declares it. Readers that ignore the declaration assume BT.601 as well, so
+# all of them show the right colours. Primaries and transfer curve are those of sRGB.
 _BT601_MATRIX, _BT709_PRIMARIES, _SRGB_CURVE, _LIMITED_RANGE = 6, 1, 13, 1
 
 
@@ -45,7 +45,7 @@ def checked_rate(fps: object) -> float:
 
 
 def picture(value: object, what: str) -> Picture:
-    """Grey and transparent pictures become red-green-blue ones; anything that is not a picture is refused."""
+    """The value as a red-green-blue picture. Grey and transparent pictures are converted; anything else is refused."""
     array = np.asarray(value)
     if array.dtype == np.uint8 and array.ndim == 2:
         array = array[:, :, None]
@@ -61,7 +61,7 @@ def picture(value: object, what: str) -> Picture:
 
 @contextmanager
 def video_errors(path: Path, failed: str) -> Iterator[None]:
-    """FFmpeg's many errors, about one file, as one of ours."""
+    """Turn every FFmpeg error into a StorageError about this file."""
     try:
         yield
     except library("av").FFmpegError as error:
@@ -70,7 +70,7 @@ def video_errors(path: Path, failed: str) -> Iterator[None]:
 
 
 class VideoWriter:
-    """Frame `i` is shown at `i / fps`. The file appears when the block ends, and not at all when it fails."""
+    """Frame `i` is shown at `i / fps`. The file appears when the block ends without an error."""
 
     def __init__(self, path: Path, fps: float) -> None:
         self._path = path
@@ -107,7 +107,7 @@ class VideoWriter:
         codec = stream.codec_context
         codec.time_base = 1 / self._rate
         codec.gop_size = max(1, math.floor(self._rate * Fraction(KEY_FRAME_GAP_S)))
-        codec.max_b_frames = 0  # so that the first frame is at 0 for every reader
+        codec.max_b_frames = 0  # every reader then sees the first frame at time 0
         codec.colorspace, codec.color_range = _BT601_MATRIX, _LIMITED_RANGE
         codec.color_primaries, codec.color_trc = _BT709_PRIMARIES, _SRGB_CURVE
         return stream
@@ -150,7 +150,7 @@ class VideoWriter:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Where one camera is in a picture that shows several."""
+    """Position of one camera in a picture that shows several."""
 
     camera: str
     x: int
@@ -158,18 +158,9 @@ class Tile:
     width: int
     height: int
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "camera": self.camera,
-            "x": self.x,
-            "y": self.y,
-            "width": self.width,
-            "height": self.height,
-        }
-
 
 def tiles(cameras: Sequence[str], pictures: Sequence[Picture]) -> list[Tile]:
-    """Up to three side by side, more of them in rows; every camera keeps its size."""
+    """Up to three cameras side by side, more of them in rows. Every camera keeps its size."""
     columns = len(cameras) if len(cameras) <= 3 else math.ceil(math.sqrt(len(cameras)))
     heights = [p.shape[0] for p in pictures]
     widths = [p.shape[1] for p in pictures]
@@ -188,7 +179,7 @@ def tiles(cameras: Sequence[str], pictures: Sequence[Picture]) -> list[Tile]:
 
 
 def tiled(layout: Sequence[Tile], pictures: Sequence[Picture]) -> Picture:
-    """One picture of all; black where no camera is."""
+    """One picture of all cameras, black in between."""
     if len(layout) == 1:
         return pictures[0]
     height = max(tile.y + tile.height for tile in layout)

@@ -1,4 +1,4 @@
-"""VideoSource: an mp4 somebody else wrote, read frame by frame, by time, or taken over as it is."""
+"""VideoSource: a part of an mp4 file of another tool, read frame by frame or copied without encoding."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     import av
 
 _PLAYABLE = {"h264": ("yuv420p", "yuvj420p"), "av1": ("yuv420p",), "vp9": ("yuv420p",)}
-"""What every browser shows, by codec."""
+"""Pixel formats that every browser shows, by codec."""
 _PICTURES = {b"\x89PNG": "png_pipe", b"\xff\xd8\xff": "jpeg_pipe"}
 
 
 @dataclass(frozen=True, slots=True)
 class VideoSource:
-    """`count` frames of a file, from `start_s` on, `fps` of them a second."""
+    """`count` frames of a file from time `start_s` on, at `fps` frames per second."""
 
     path: Path
     fps: float
@@ -32,7 +32,7 @@ class VideoSource:
     start_s: float = 0.0
 
     def frames(self) -> Generator[Picture, None, None]:
-        """Each by its time. A frame that is missing, or half a frame off, is an error: no other stands in for it."""
+        """Frames by their time. A frame that is missing or more than half a frame off is an error."""
         found = 0
         with self._opened() as (container, stream):
             if self.start_s > 0:
@@ -49,10 +49,12 @@ class VideoSource:
                 found += 1
                 if found == self.count:
                     return
-        raise TruncatedFile(path=str(self.path), detail=self._missing(found))
+        missing_s = self.start_s + found / self.fps
+        detail = f"frame {found} of {self.count}, at {missing_s:.3f} s, is not there"
+        raise TruncatedFile(path=str(self.path), detail=detail)
 
     def is_the_whole_file(self) -> bool:
-        """Whether it holds these frames and no others, in a form that every browser shows."""
+        """Whether the file holds exactly these frames, in a format that every browser shows."""
         with self._opened() as (container, stream):
             codec = stream.codec_context.codec.canonical_name
             if stream.pix_fmt not in _PLAYABLE.get(codec, ()):
@@ -65,7 +67,7 @@ class VideoSource:
             return all(abs(self._position(stream, t) - i) <= 0.5 for i, t in enumerate(times))
 
     def copy(self, target: Path) -> None:
-        """The same frames, bit for bit, with the index in front so that playing can begin at once."""
+        """Copy the frames bit for bit. The index is put first, so that playing can begin before the download ends."""
         part = target.with_name(f".{target.name}.{os.urandom(8).hex()}.tmp")
         try:
             with self._opened() as (container, stream), video_errors(target, "cannot be written"):
@@ -88,7 +90,7 @@ class VideoSource:
         if not self.path.is_file():
             raise StorageError(path=str(self.path), detail="the video is missing")
         with video_errors(self.path, "it is not a whole video"):
-            # the format is named, because FFmpeg would also guess formats that read other files
+            # The format is fixed: FFmpeg would otherwise also accept formats that read other files.
             container = library("av").open(os.fspath(self.path), format="mp4")
         with container:
             if not container.streams.video:
@@ -116,13 +118,9 @@ class VideoSource:
             yield frame
 
     def _position(self, stream: av.VideoStream, pts: int | None) -> float:
-        """How many frames after the first of ours this one is shown. A file begins at its first frame."""
+        """Number of frames between the first of our frames and this one. The clock starts at the file's first frame."""
         seconds = ((pts or 0) - (stream.start_time or 0)) * _time_base(stream)
         return (seconds - self.start_s) * self.fps
-
-    def _missing(self, found: int) -> str:
-        at = self.start_s + found / self.fps
-        return f"frame {found} of {self.count}, at {at:.3f} s, is not there"
 
 
 def _time_base(stream: av.VideoStream) -> float:
@@ -131,7 +129,7 @@ def _time_base(stream: av.VideoStream) -> float:
 
 
 def decoded_picture(data: bytes, path: Path, what: str) -> Picture:
-    """A PNG or JPEG that lies in a table."""
+    """Decode a PNG or JPEG picture from a table."""
     form = next((form for magic, form in _PICTURES.items() if data.startswith(magic)), None)
     if form is None:
         raise StorageError(path=str(path), detail=f"{what} is neither PNG nor JPEG")
