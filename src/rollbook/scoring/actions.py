@@ -1,7 +1,7 @@
-"""ActionColumns: what a policy answered, step by step, as columns.
+"""ActionColumns: the actions of a policy over the steps of an episode, as columns.
 
-A policy may leave a key out at some steps, or change its shape, or answer with a list, a scalar or a tensor; none of
-that is repaired here. A column knows which steps it has a value for, and keeps values of different sizes apart.
+A policy may leave a key out at some steps, change its shape, or return a list, a scalar or a tensor. Nothing of that is
+repaired here. A column knows the steps that it has a value for, and keeps values of different sizes apart.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Rows: TypeAlias = "NDArray[np.int64]"
 
 CLOCK_FIELD = "_t_ns"
 OUTCOME_KEY = "_outcome"
-"""In an action: what the policy says that the episode came to. It is no action."""
+"""Key of an action under which the policy states the outcome of the episode. It is not an action."""
 _NUMBERS = "biufm"
 _PLAIN_TYPES = frozenset({float, int, bool, list, tuple})
 
 
 @dataclass(frozen=True, slots=True)
 class SizedRows:
-    """Values of one size: `values` is [n, size], and `rows` says of which steps."""
+    """Values of one size: `values` is [n, size], and `rows` holds the step of each."""
 
     rows: Rows
     values: Array
@@ -37,15 +37,15 @@ class SizedRows:
 
 @dataclass(frozen=True, slots=True)
 class ActionColumn:
-    """One key of the actions. `by_size` has one entry unless the policy changed its mind about the shape."""
+    """One key of the actions. `by_size` has one entry unless the policy changed the size of its values."""
 
     by_size: Mapping[int, SizedRows]
     step_shape: tuple[int, ...] | None
-    """Of the value of one step; None where steps differ."""
+    """Shape of the value of one step; None where steps differ."""
     rows: Rows
     """Steps with a value."""
     named: Rows
-    """Steps that have the key, be it with None for a value."""
+    """Steps that have the key, also those with the value None."""
 
     @property
     def numeric(self) -> bool:
@@ -57,7 +57,7 @@ class ActionColumn:
 
 @dataclass(frozen=True, slots=True)
 class ActionColumns:
-    """The actions of one episode: a column per key, in the order in which keys were first seen."""
+    """The actions of one episode: one column per key, in the order of first appearance."""
 
     steps: int
     columns: Mapping[str, ActionColumn]
@@ -66,19 +66,19 @@ class ActionColumns:
         return self.steps
 
     def arrays(self) -> dict[str, Array]:
-        """For a file: whole columns as the policy gave them, those with gaps as floats, NaN where nothing was said.
+        """Arrays for a file. Columns with gaps become floats, with NaN in the gaps.
 
-        Keys that changed their shape, and those without numbers or text, have no array, and are left out.
+        Keys that changed their shape, and keys without numbers or text, are left out.
         """
         found = {key: _whole(column, self.steps) for key, column in self.columns.items()}
         return {key: array for key, array in found.items() if array is not None}
 
 
 def stack_actions(steps: Sequence[Mapping[str, Any]]) -> ActionColumns:
-    """One column per key, each stacked in a single call where all its values agree in shape."""
-    wrong = {kind for kind in set(map(type, steps)) if not issubclass(kind, Mapping)}
-    if wrong:
-        index = next(index for index, step in enumerate(steps) if type(step) in wrong)
+    """One column per key. A column whose values have one shape is stacked in a single call."""
+    invalid = {kind for kind in set(map(type, steps)) if not issubclass(kind, Mapping)}
+    if invalid:
+        index = next(index for index, step in enumerate(steps) if type(step) in invalid)
         raise InvalidValue(
             record=f"action of step {index}",
             field="type",
@@ -91,13 +91,13 @@ def stack_actions(steps: Sequence[Mapping[str, Any]]) -> ActionColumns:
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """Namespace and field: everything before the last slash, and what follows it."""
+    """Namespace and field: the parts before and after the last slash."""
     namespace, _, field = key.rpartition("/")
     return namespace, field
 
 
 def spoken_key(key: str) -> str:
-    """As policies know it: a key whose namespace is empty goes by its field, as with the public client."""
+    """The key as policies see it: without a namespace it is the field alone, as with the public client."""
     namespace, field = split_key(key)
     return f"{namespace}/{field}" if namespace else field
 
@@ -120,12 +120,12 @@ def _column(key: str, steps: Sequence[Mapping[str, Any]]) -> ActionColumn:
     stacked = _stacked(values, kinds)
     if stacked is None:
         return _ragged(key, values, rows, named)
-    flat = stacked.reshape(len(values), -1) if stacked.size else _no_width(stacked)
+    flat = stacked.reshape(len(values), -1 if stacked.size else 0)
     return ActionColumn({flat.shape[1]: SizedRows(rows, flat)}, stacked.shape[1:], rows, named)
 
 
 def _stacked(values: list[Any], kinds: set[type]) -> Array | None:
-    """All values in one array with a first axis of steps; None unless all have one shape."""
+    """All values as one array with a first axis of steps; None unless all have one shape."""
     try:
         if kinds <= _PLAIN_TYPES or all(issubclass(kind, np.generic) for kind in kinds):
             array = np.array(values)
@@ -135,17 +135,13 @@ def _stacked(values: list[Any], kinds: set[type]) -> Array | None:
         if lengths.count(lengths[0]) != len(lengths):
             return None
         joined = np.concatenate(arrays)
-    except (TypeError, ValueError):  # 0-d, ragged, or of types that have nothing in common
+    except (TypeError, ValueError):  # scalars, different shapes, or types without a common type
         return None
     return joined.reshape(len(arrays), lengths[0], *joined.shape[1:])
 
 
-def _no_width(stacked: Array) -> Array:
-    return stacked.reshape(len(stacked), 0)
-
-
 def _ragged(key: str, values: list[Any], rows: Rows, named: Rows) -> ActionColumn:
-    """Value by value: those of one size together, whatever their shape."""
+    """A column whose values differ in shape: values of one size are stored together."""
     try:
         arrays = [np.asarray(value) for value in values]
     except (TypeError, ValueError) as error:
@@ -165,7 +161,7 @@ def _ragged(key: str, values: list[Any], rows: Rows, named: Rows) -> ActionColum
 def _joined(parts: list[Array]) -> Array:
     try:
         return np.concatenate(parts)
-    except TypeError:  # numbers at one step, records or dates at another
+    except TypeError:  # numbers at one step, records or dates at another one
         return np.concatenate([part.astype(object) for part in parts])
 
 

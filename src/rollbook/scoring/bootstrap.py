@@ -1,8 +1,8 @@
-"""Bootstrap of a mean without drawing: what endless resamples would give, from one Fourier transform.
+"""Bootstrap of a mean without random draws: the limit of infinitely many resamples, from one Fourier transform.
 
 The sum of n draws with replacement from n values is the n-fold convolution of their histogram with itself. On a fine
-grid that is a power of a transform: no random numbers, no noise from a finite number of resamples, and milliseconds
-where drawing 10 000 times 10 000 takes seconds.
+grid this is a power of the transform. It needs no random numbers, has no noise from a finite number of resamples, and
+takes milliseconds where 10 000 resamples of 10 000 values take seconds.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from scipy.fft import irfft, rfft
 from scipy.special import ndtr, ndtri
 
 _STEPS_PER_DEVIATION = 64
-"""Of the grid: sharing a value between two points adds less than one part in ten thousand to the variance."""
+"""Grid points per standard deviation. Splitting a value between two points adds less than 1e-4 to the variance."""
 _WIDTH = 20
-"""Of the grid, in standard deviations of the sum: what lies beyond wraps around, and is too rare to matter."""
+"""Width of the grid, in standard deviations of the sum. Sums beyond it wrap around and are too rare to matter."""
 _VANISHING = 1e-40
 
 
 def bca_interval(values: NDArray[np.float64], level: float = 0.95) -> tuple[float, float] | None:
-    """Bias-corrected and accelerated, of the mean. None where the values leave nothing to resample."""
+    """Bias-corrected and accelerated interval of the mean. None where the values do not vary."""
     n = len(values)
     mean = float(values.mean())
     deviation = float(values.std())
@@ -44,10 +44,10 @@ def bca_interval(values: NDArray[np.float64], level: float = 0.95) -> tuple[floa
 def resampled_sums(
     standard: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Sums of as many draws with replacement as there are values, on a grid, and the share of resamples below each.
+    """Grid of possible sums of n draws with replacement, and the share of resamples below each.
 
-    `standard` has mean 0 and deviation 1. A value between two points of the grid is shared between them so that
-    the mean stays what it is.
+    `standard` holds n values with mean 0 and deviation 1. A value between two grid points is split between them so that
+    the mean does not change.
     """
     n = len(standard)
     points = 1 << math.ceil(math.log2(_WIDTH * math.sqrt(n) * _STEPS_PER_DEVIATION))
@@ -66,8 +66,8 @@ def resampled_sums(
 
 
 def _power(base: NDArray[np.complex128], exponent: int) -> NDArray[np.complex128]:
-    """By squaring, which for complex numbers is many times faster than `**`. What vanishes is dropped on the way:
-    numbers too small for their exponent would make every product slow."""
+    """By repeated squaring, which is many times faster than `**` for complex numbers. Vanishing numbers are set to 0,
+    because subnormal numbers make every product slow."""
     result = np.ones_like(base)
     while exponent:
         if exponent & 1:

@@ -1,8 +1,8 @@
-"""Intervals: between which two numbers a measured difference lies, honestly.
+"""Intervals: the range in which a measured rate or difference lies.
 
-For shares the score intervals of Wilson (one arm) and Tango (the difference of two paired arms), which keep their
-promise with few episodes and with none that differ. For means Student's t, joined from 50 pairs on with a bootstrap,
-which is too sure of itself before that; under 8 pairs there is no interval at all.
+Rates have the score intervals of Wilson (one policy) and Tango (difference of two paired policies), which keep their
+coverage with few episodes and without any pair that differs. Means have Student's t, from 50 pairs on together with a
+bootstrap, which is too narrow for fewer. Under 8 pairs there is no interval.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _HALVINGS = 45
 
 
 def tango_statistic(wins: int, losses: int, n: int, delta: float) -> float:
-    """How many standard errors the measured difference of two paired rates lies above `delta`.
+    """Number of standard errors between the measured difference of two paired rates and `delta`.
 
-    The standard error is that of the likeliest world in which the difference is `delta`, so it is not zero
-    when no pair differs.
+    The standard error is the maximum-likelihood one under the hypothesis that the difference is `delta`, so it is not
+    zero when no pair differs.
     """
     linear = (2 * n - wins + losses) * delta - wins - losses
     product = 8 * n * losses * delta * (1 - delta)
@@ -39,7 +39,7 @@ def tango_statistic(wins: int, losses: int, n: int, delta: float) -> float:
 
 
 def tango_interval(wins: int, losses: int, n: int, level: float = 0.95) -> Interval:
-    """Of the difference of two paired rates; `wins` and `losses` are the pairs that differ, `n` all pairs."""
+    """Interval of the difference of two paired rates. `wins` and `losses` are the pairs that differ, `n` all pairs."""
     bar = float(ndtri((1 + level) / 2))
     middle = (wins - losses) / n
     return (
@@ -49,7 +49,7 @@ def tango_interval(wins: int, losses: int, n: int, level: float = 0.95) -> Inter
 
 
 def _crossing(wins: int, losses: int, n: int, bar: float, low: float, high: float) -> float:
-    """Where the statistic, which falls as delta rises, passes the bar."""
+    """The delta at which the statistic equals the bar, by bisection: the statistic falls as delta rises."""
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         if tango_statistic(wins, losses, n, middle) > bar:
@@ -60,7 +60,7 @@ def _crossing(wins: int, losses: int, n: int, bar: float, low: float, high: floa
 
 
 def wilson_interval(hits: int, n: int, level: float = 0.95) -> Interval:
-    """Of the rate of one arm."""
+    """Interval of the rate of one policy."""
     z = float(ndtri((1 + level) / 2))
     share = hits / n
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
@@ -71,14 +71,14 @@ def wilson_interval(hits: int, n: int, level: float = 0.95) -> Interval:
 
 
 def rate_upper_bound(hits: int, n: int) -> float:
-    """What a rate is at most, with 95 % confidence. Nothing seen in n episodes still allows 3/n."""
+    """Upper bound of a rate, with 95 % confidence. No event in n episodes still allows a rate of 3/n."""
     if hits == 0:
         return min(1.0, 3 / n)
     return 1.0 if hits >= n else float(betaincinv(hits + 1, n - hits, 0.95))
 
 
 def student_interval(mean: float, deviation: float, n: int, level: float = 0.95) -> Interval:
-    """Of a mean; `deviation` is that of the sample (n - 1)."""
+    """Interval of a mean. `deviation` is the sample deviation (n - 1)."""
     half = float(stdtrit(n - 1, (1 + level) / 2)) * deviation / math.sqrt(n)
     return mean - half, mean + half
 
@@ -91,7 +91,7 @@ class MeanInterval:
 
 
 def mean_interval(differences: NDArray[np.float64], level: float = 0.95) -> MeanInterval:
-    """By the method that is right for this many pairs."""
+    """Interval of the mean, by the method for this number of pairs."""
     n = len(differences)
     if n < FEWEST_FOR_A_MEAN:
         return MeanInterval(None, "too_few")
@@ -109,13 +109,13 @@ def mean_interval(differences: NDArray[np.float64], level: float = 0.95) -> Mean
 
 
 def varies(differences: NDArray[np.float64]) -> bool:
-    """Whether there is any spread beyond what rounding leaves: an interval of width zero would claim certainty."""
+    """Whether the values differ by more than rounding errors. An interval of width zero would claim certainty."""
     spread = float(np.ptp(differences))
     return spread > 1e-12 * float(np.abs(differences).max(initial=0.0))
 
 
 def deviation(differences: NDArray[np.float64]) -> float:
-    """Of the sample (n - 1); zero where nothing varies."""
+    """Sample deviation (n - 1); zero where nothing varies."""
     if len(differences) < 2 or not varies(differences):
         return 0.0
     scale = power_of_two(differences)
@@ -123,5 +123,5 @@ def deviation(differences: NDArray[np.float64]) -> float:
 
 
 def power_of_two(values: NDArray[np.float64]) -> float:
-    """Close to the largest value: dividing by it is exact, and squares of huge and tiny numbers stay numbers."""
+    """A power of two near the largest value. Dividing by it is exact and keeps squares of extreme values finite."""
     return math.ldexp(1.0, max(-1021, math.frexp(float(np.abs(values).max()))[1]))

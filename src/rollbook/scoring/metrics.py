@@ -1,8 +1,8 @@
-"""Metrics of one episode: how far the candidate's actions are from those that were recorded.
+"""Metrics of one episode: the distance between the candidate's actions and the recorded ones.
 
-Two families. The compatible ones, `action_l2_distance` and `ood_action_share`, are defined by the public client down
-to their oddities, and are equal to its own. `compare_actions` answers the same questions in units of each channel,
-against a whole set of baselines, and says what it could not compare. Neither says better or worse: only "changed".
+There are two families. `action_l2_distance` and `ood_action_share` are defined by the public client and equal its
+values, oddities included. `compare_actions` measures the same in units of each channel, against a whole set of
+baselines, and reports what could not be compared. Neither says better or worse: only "changed".
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ OUT_OF_DISTRIBUTION = 3.0
 _FEWEST_ROWS = 5
 _LEAST_DEVIATION = 1e-9
 _STILL = 1e-6
-"""Of a channel that never moved: what a network answers for it is never quite the same number."""
+"""Tolerance for a channel that never moved: a network never returns exactly the same number for it."""
 _FARTHEST = 1e150
-"""So that the square of a wild value is still a number."""
+"""Limit for distances, so that their squares stay finite."""
 MOST_TOP_STEPS = 5
 MOST_NAMES = 20
-"""Of keys that could not be paired, in each list."""
+"""Keys that could not be paired, per list."""
 
 # --------------------------------------------------------------------------------- the compatible two
 
 
 def action_l2_distance(baseline: Arrays, candidate: ActionColumns) -> float | None:
-    """Euclidean distance over all paired keys, averaged over the steps that have one.
+    """Euclidean distance over all paired keys, averaged over the steps that have a pair.
 
-    NaN when a value that was compared is NaN. None when nothing could be compared.
+    NaN when a compared value is NaN. None when nothing could be compared.
     """
     keys = numeric_keys(baseline)
     if not keys or not candidate.steps:
@@ -78,8 +78,8 @@ def action_l2_distance(baseline: Arrays, candidate: ActionColumns) -> float | No
 def ood_action_share(baseline: Arrays, candidate: ActionColumns) -> float | None:
     """Share of the candidate's steps with a channel more than three deviations from this baseline's mean.
 
-    A channel that never moved is given a deviation of 1, and NaN is never far: this is what the number means to
-    everybody who has one. `compare_actions` has another.
+    A channel that never moved gets a deviation of 1, and NaN never counts as far. The public client defines it so;
+    `compare_actions` has a stricter measure.
     """
     outside, counted = (np.zeros(candidate.steps, np.bool_) for _ in range(2))
     for key in numeric_keys(baseline):
@@ -104,7 +104,7 @@ def _far(recorded: Floats, values: Array) -> NDArray[np.bool_]:
 
 
 def _answers(key: str, size: int, candidate: ActionColumns) -> Iterator[SizedRows]:
-    """Values that answer a recorded key: under its name, and where a step has not that, under its namespace."""
+    """Values for a recorded key: those under its name, and at steps without it, those under its namespace."""
     named = candidate.columns.get(spoken_key(key))
     if named is not None:
         _check_numbers(key, named)
@@ -143,17 +143,17 @@ def _check_numbers(key: str, column: ActionColumn) -> None:
 
 @dataclass(frozen=True)
 class ActionComparison:
-    """Recorded and candidate actions, step by step. One step is a root mean square over all channels that move."""
+    """Recorded and candidate actions, step by step. A step's distance is the root mean square over moving channels."""
 
     per_step: Floats
-    """Distance in units of each channel's own spread; NaN where nothing was compared."""
+    """Distance in units of each channel's spread; NaN where nothing was compared."""
     ood: NDArray[np.bool_]
     ranged: NDArray[np.bool_]
-    """Steps whose values could be held against a range at all."""
+    """Steps whose values could be compared with a range."""
     nonfinite: NDArray[np.bool_]
     baseline_nonfinite: NDArray[np.bool_]
     constant_changed: NDArray[np.bool_]
-    """The candidate moved what never moved in the recordings."""
+    """Steps at which the candidate moved a channel that never moved in the recordings."""
     constant_channels: int
     paired_keys: int
     unpaired: Mapping[str, list[str]]
@@ -181,7 +181,7 @@ class ActionComparison:
         }
 
     def top(self) -> list[dict[str, Any]]:
-        """Where the two differ most, the worst first; steps that do not differ are no part of it."""
+        """The steps that differ most, largest distance first. Steps that do not differ are left out."""
         distance = np.where(np.isfinite(self.per_step), self.per_step, 0.0)
         order = np.argsort(-distance, kind="stable")[:MOST_TOP_STEPS]
         clock = self.t_ns
@@ -203,14 +203,14 @@ def compare_actions(
     *,
     t_ns: NDArray[np.int64] | None = None,
 ) -> ActionComparison:
-    """Against the baseline step by step, in units and ranges of `reference`; without one, of the baseline alone.
+    """Compare with the baseline step by step, in units and ranges of `reference`, by default of the baseline alone.
 
-    `t_ns` is when each step was, for those that are named; without it, what the recorded actions say.
+    `t_ns` holds the time of each step, by default from the clock of the recorded actions.
     """
     known = ActionReference.of_one(baseline) if reference is None else reference
     sums = _Sums(candidate.steps)
     paired: list[str] = []
-    wrong_shape: list[str] = []
+    other_shape: list[str] = []
     answered: set[str] = set()
     constant = 0
     for key in numeric_keys(baseline):
@@ -218,8 +218,8 @@ def compare_actions(
         found = list(_answers(key, size, candidate))
         names = {spoken_key(key), split_key(key)[0]} & candidate.columns.keys()
         answered |= names
-        if any(_has_other_sizes(candidate.columns[name], size) for name in names):
-            wrong_shape.append(key)
+        if any(candidate.columns[name].by_size.keys() - {size} for name in names):
+            other_shape.append(key)
         if any(len(each.rows) for each in found):
             paired.append(key)
             recorded = numbers_of(baseline[key])
@@ -227,9 +227,9 @@ def compare_actions(
             constant += int(np.count_nonzero(spread.constant))
             for each in found:
                 sums.add(recorded, each, spread)
-    silent = [key for key in action_keys(baseline) if key not in paired and key not in wrong_shape]
+    silent = [key for key in action_keys(baseline) if key not in paired and key not in other_shape]
     extra = [str(key) for key in candidate.columns if key not in answered]
-    unpaired = {"baseline_only": silent, "candidate_only": extra, "shape": wrong_shape}
+    unpaired = {"baseline_only": silent, "candidate_only": extra, "shape": other_shape}
     return sums.comparison(
         constant_channels=constant,
         paired_keys=len(paired),
@@ -241,7 +241,7 @@ def compare_actions(
 
 
 class _Sums:
-    """What is known of each step so far, key after key."""
+    """Sums and flags of each step, added up key by key."""
 
     def __init__(self, steps: int) -> None:
         self.squares = np.zeros(steps)
@@ -254,7 +254,7 @@ class _Sums:
     def add(self, recorded: Floats, answers: SizedRows, spread: Spread) -> None:
         with np.errstate(all="ignore"):
             self._measure(recorded, answers, spread)
-            self._hold_against_range(answers, spread)
+            self._compare_with_range(answers, spread)
 
     def _measure(self, recorded: Floats, answers: SizedRows, spread: Spread) -> None:
         rows, values = _before(len(recorded), answers)
@@ -266,7 +266,7 @@ class _Sums:
         self.channels[rows] += np.count_nonzero(known, axis=1)
         self.flags["baseline_nonfinite"][rows] |= ~np.isfinite(theirs).all(axis=1)
 
-    def _hold_against_range(self, answers: SizedRows, spread: Spread) -> None:
+    def _compare_with_range(self, answers: SizedRows, spread: Spread) -> None:
         rows, values = answers.rows, answers.values.astype(np.float64)
         ranged = np.isfinite(spread.low)
         finite = np.isfinite(values)
@@ -279,19 +279,15 @@ class _Sums:
         moved = np.abs(values - spread.location) > _STILL * np.maximum(np.abs(spread.location), 1.0)
         self.flags["constant_changed"][rows] |= (still & moved).any(axis=1)
 
-    def comparison(self, **said: Any) -> ActionComparison:
+    def comparison(self, **facts: Any) -> ActionComparison:
         compared = (self.channels > 0) & ~self.flags["nonfinite"]
         with np.errstate(all="ignore"):
             per_step = np.where(compared, np.sqrt(self.squares / self.channels), np.nan)
-        return ActionComparison(per_step, **self.flags, **said)
-
-
-def _has_other_sizes(column: ActionColumn, size: int) -> bool:
-    return any(each != size for each in column.by_size)
+        return ActionComparison(per_step, **self.flags, **facts)
 
 
 def _clock(baseline: Arrays, keys: list[str]) -> NDArray[np.int64] | None:
-    """When the recorded actions happened, by the first key that has a clock."""
+    """Times of the recorded actions, from the first key that has a clock."""
     for key in keys:
         clock = baseline.get(f"{split_key(key)[0]}/{CLOCK_FIELD}")
         if clock is not None and clock.ndim == 1 and clock.dtype.kind in "iu":
@@ -320,9 +316,9 @@ def result_metrics(
     step_count: int,
     **extra: Any,
 ) -> dict[str, Any]:
-    """The metrics of one result as they cross the wire: eleven keys that every client knows, and ours beside them.
+    """The metrics of one result as they cross the wire: eleven keys that every client knows, then our own.
 
-    An outcome of the candidate that is not known is null and not measured, whatever the baseline's was.
+    An unknown outcome of the candidate is null and not measured, whatever the baseline's outcome is.
     """
     blob: dict[str, Any] = {}
     for name in OUTCOMES:

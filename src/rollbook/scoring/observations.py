@@ -1,8 +1,9 @@
-"""ObservationTable: recorded sensors as the steps that a policy is shown.
+"""ObservationTable: recorded sensors as the steps that a policy sees.
 
-`index` is how the public client does it: row i of every stream, as many steps as the shortest has. It pairs row 7 of a
-100 Hz stream with row 7 of a 1 Hz stream. `nearest` and `hold` go by the streams' clocks instead: one stream gives the
-ticks, and every other answers with its row nearest in time, or with the last one that had arrived.
+`index` works like the public client: step i is row i of every stream, and the shortest stream sets the number of steps.
+It pairs row 7 of a 100 Hz stream with row 7 of a 1 Hz stream. `nearest` and `hold` use the clocks of the streams: one
+stream gives the times of the steps, and every other stream gives its row nearest in time (`nearest`), or the last row
+that had arrived by then (`hold`).
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ Clock: TypeAlias = "NDArray[np.int64]"
 
 @dataclass(frozen=True)
 class ObservationTable:
-    """Steps of one episode. Arrays are taken from, never copied, until a row or a batch is asked for."""
+    """Steps of one episode. Arrays are not copied until a row or a batch is read."""
 
     steps: int
     align: Align
     t_ns: Clock | None
-    """When each step was; None when no stream has a clock."""
+    """Time of each step; None where no stream has a clock."""
     arrays: Mapping[str, Array]
     picks: Mapping[str, Rows | None]
-    """Which row of an array belongs to which step; None for its own rows in order."""
+    """For each array, the row of each step; None where step i is row i."""
     still: Mapping[str, Array]
-    """Without a first axis: the same at every step."""
+    """Arrays without a step axis: the same at every step."""
     without_clock: Sequence[str] = ()
-    """Namespaces that were paired by their share of the way, for want of anything better."""
+    """Namespaces without a clock. They are paired by their share of the episode."""
     unsorted: Sequence[str] = ()
-    """Namespaces whose clock ran backwards, and that were put into order."""
+    """Namespaces whose clock ran backwards. They are sorted by time."""
     largest_gap_ns: Mapping[str, int] = field(default_factory=dict)
-    """Between a step and the row that was taken for it, by namespace."""
+    """Largest time between a step and its row, by namespace."""
 
     def __len__(self) -> int:
         return self.steps
 
     def row(self, step: int) -> dict[str, Array]:
-        """What the policy sees at one step."""
+        """The observation at one step."""
         if not 0 <= step < self.steps:
             raise IndexError(f"step {step} of {self.steps}")
         seen = {
@@ -59,7 +60,7 @@ class ObservationTable:
         return map(self.row, range(self.steps))
 
     def batch(self, start: int, stop: int) -> dict[str, Array]:
-        """Steps from `start` to before `stop`, each key with a first axis of steps."""
+        """Observations from step `start` to before `stop`, each key with a first axis of steps."""
         stop = min(stop, self.steps)
         seen = {
             key: array[start:stop] if (pick := self.picks[key]) is None else array[pick[start:stop]]
@@ -74,9 +75,9 @@ class ObservationTable:
 def observation_table(
     sensors: Arrays | None, *, align: Align = "index", clock: str | None = None
 ) -> ObservationTable:
-    """`clock` names the namespace whose `_t_ns` gives the ticks; without it the one with the most rows does.
+    """`clock` names the namespace whose `_t_ns` gives the times of the steps; by default the one with the most rows.
 
-    No sensors are no steps.
+    Without sensors there are no steps.
     """
     if align not in ALIGNMENTS:
         raise ConfigurationError(message=f"align is {align!r}, expected {', '.join(ALIGNMENTS)}")
@@ -91,10 +92,10 @@ def observation_table(
 
 
 def aligned_to(arrays: Arrays, t_ns: Clock, align: Align) -> dict[str, Array]:
-    """Arrays on the ticks of something else: recorded actions on the steps that a policy was asked at.
+    """Arrays at the given times: for example recorded actions at the steps of a policy.
 
-    Namespaces without a clock go by their share of the way; `index` leaves all as it is. A tick before the first row
-    of a stream takes that row.
+    Namespaces without a clock are paired by their share of the episode. `index` changes nothing. A time before the
+    first row of a stream takes that row.
     """
     if align == "index" or not len(t_ns):
         return dict(arrays)
@@ -108,7 +109,7 @@ def aligned_to(arrays: Arrays, t_ns: Clock, align: Align) -> dict[str, Array]:
 
 
 def _by_namespace(sensors: Arrays) -> dict[str, Array]:
-    """Keys of one namespace beside each other, in the order in which namespaces were first seen."""
+    """Keys grouped by namespace, in the order in which namespaces first appear."""
     order: dict[str, list[str]] = {}
     for key in sensors:
         order.setdefault(split_key(key)[0], []).append(key)
@@ -127,7 +128,7 @@ def _by_index(
 
 
 def _clock_key(streams: Arrays, clock: str | None) -> str | None:
-    """The clock that was asked for; or the first."""
+    """The named clock, or the first one."""
     if clock is not None:
         return _named_clock(streams, clock)
     return next((key for key in streams if split_key(key)[1] == CLOCK_FIELD), None)
@@ -165,7 +166,7 @@ def _by_time(
     longest = max(clocks, key=lambda key: len(streams[key]), default="")
     ticks_key = longest if clock is None else _named_clock(streams, clock)
     ticks = np.sort(_checked_clock(ticks_key, streams[ticks_key]), kind="stable")
-    if align == "hold":  # nothing is known before every stream has spoken
+    if align == "hold":  # steps begin when every stream has its first row
         firsts = [_checked_clock(key, streams[key]).min() for key in clocks]
         ticks = ticks[np.searchsorted(ticks, max(firsts)) :]
     paired = _Paired(streams, ticks, align)
@@ -183,7 +184,7 @@ def _by_time(
 
 
 class _Paired:
-    """For every array, the row that belongs to each tick."""
+    """For every array, the row of each tick."""
 
     def __init__(self, streams: Arrays, ticks: Clock, align: Align) -> None:
         self.picks: dict[str, Rows] = {}
@@ -197,8 +198,9 @@ class _Paired:
             clock = streams.get(spoken_key(f"{namespace}/{CLOCK_FIELD}"))
             if clock is None:
                 self.without_clock.append(namespace)
-                for key in keys:
-                    self.picks[key] = _by_share(len(streams[key]), len(ticks))
+                for key in keys:  # row j of n stands for the same share of the episode as tick i
+                    rows = len(streams[key])
+                    self.picks[key] = np.arange(len(ticks)) * rows // max(len(ticks), 1)
             else:
                 shortest = min(len(streams[key]) for key in keys)
                 times = _checked_clock(f"{namespace}/{CLOCK_FIELD}", clock)[:shortest]
@@ -218,11 +220,6 @@ class _Paired:
         if len(ticks):
             self.gaps[namespace] = int(np.abs(times[pick] - ticks).max())
         return pick if order is None else order[pick]
-
-
-def _by_share(rows: int, ticks: int) -> Rows:
-    """Row j of n stands for the same share of the way as step i of T."""
-    return np.arange(ticks) * rows // max(ticks, 1)
 
 
 def _checked_clock(key: str, clock: Any) -> Clock:

@@ -1,7 +1,7 @@
-"""Power: how many pairs it takes to show what there seems to be.
+"""Power: the number of pairs that it takes to show a difference of a given size.
 
-"Hold" mostly means "not enough episodes yet", and then the next question is how many. Every answer here is the smallest
-number of pairs that passes with 80 % probability if the policies differ as they did so far; None where none would do.
+"Hold" mostly means "not enough episodes yet", and the next question is how many. Every answer is the smallest number of
+pairs that passes with 80 % probability if the true difference is the one measured so far; None where no number does.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from rollbook.scoring.paired_tests import log_e_value
 
 POWER = 0.8
 MOST_PAIRS = 100_000
-"""Beyond this the honest answer is that it cannot be shown."""
+"""A difference that needs more pairs counts as impossible to show."""
 _MOST_ENUMERATED = 2_000
-"""Pairs for which every outcome is gone through; beyond, the bell curve is close enough."""
-_STEPS_FROM_BELL = 5
+"""Up to this many pairs all outcomes are enumerated; beyond, the normal approximation is close enough."""
+_STEPS_FROM_NORMAL = 5
 _REACH = 6.0
-"""Standard deviations to either side of what is expected that are summed over."""
+"""Sums run over this many standard deviations to either side of the expected count."""
 
 
 def superiority_power(n: int, win: float, loss: float, alpha: float = 0.05) -> float:
-    """Of the exact McNemar test, when a pair is won or lost with these probabilities."""
+    """Power of the exact McNemar test, when a pair is won or lost with these probabilities."""
     differ = win + loss
     if differ <= 0:
         return 0.0
@@ -36,10 +36,10 @@ def superiority_power(n: int, win: float, loss: float, alpha: float = 0.05) -> f
 
 
 def _most_without_claim(differ: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """The largest number of wins among so many pairs that differ that is not yet called better."""
-    bell = differ / 2 + float(ndtri(1 - alpha)) / 2 * np.sqrt(differ)
-    wins = np.maximum(np.floor(bell) - 2, 0.0)
-    for _ in range(_STEPS_FROM_BELL):
+    """The largest number of wins, among the pairs that differ, that the test does not call better."""
+    normal = differ / 2 + float(ndtri(1 - alpha)) / 2 * np.sqrt(differ)
+    wins = np.maximum(np.floor(normal) - 2, 0.0)
+    for _ in range(_STEPS_FROM_NORMAL):
         wins += _more_than(wins, differ, 0.5) > alpha
     return np.asarray(wins)
 
@@ -47,7 +47,7 @@ def _most_without_claim(differ: NDArray[np.float64], alpha: float) -> NDArray[np
 def non_inferiority_power(
     n: int, win: float, loss: float, margin: float, alpha: float = 0.05
 ) -> float:
-    """Of Tango's score test that success is not lower by the margin or more."""
+    """Power of Tango's score test that success is not lower by the margin or more."""
     wins, losses = np.meshgrid(_likely(n, win), _likely(n, loss), indexing="ij")
     possible = wins + losses <= n
     wins, losses = wins[possible], losses[possible]
@@ -69,9 +69,9 @@ def pairs_for_superiority(win: float, loss: float, alpha: float = 0.05) -> int |
     if found is not None:
         return found
     delta, differ = win - loss, win + loss
-    bell = float(ndtri(1 - alpha)) * math.sqrt(differ)
-    bell += float(ndtri(POWER)) * math.sqrt(differ - delta * delta)
-    return _bounded((bell / delta) * (bell / delta))
+    reach = float(ndtri(1 - alpha)) * math.sqrt(differ)
+    reach += float(ndtri(POWER)) * math.sqrt(differ - delta * delta)
+    return _bounded((reach / delta) * (reach / delta))
 
 
 def pairs_for_non_inferiority(
@@ -92,17 +92,17 @@ def pairs_for_non_inferiority(
 
 
 def pairs_for_mean(effect: float, deviation: float, alpha: float = 0.05) -> int | None:
-    """To show that a mean is above 0, when it seems to be `effect`."""
+    """Pairs to show that a mean is above 0, when it is `effect`."""
     if not effect > 0:
         return None
     bar = float(ndtri(1 - alpha))
-    # the last term makes up for not knowing the deviation
+    # The last term corrects for the unknown deviation.
     root = (bar + float(ndtri(POWER))) * (deviation / effect)
     return _bounded(root * root + bar * bar / 2)
 
 
 def pairs_for_e_value(win: float, loss: float, alpha: float = 0.05) -> int | None:
-    """Until the bet pays, if the pairs go on as they did."""
+    """Pairs until the e-value reaches 1/alpha, if the rates stay the same."""
     if win <= loss:
         return None
     return _smallest(lambda n: float(log_e_value(n * win, n * loss)) >= -math.log(alpha))
@@ -111,7 +111,7 @@ def pairs_for_e_value(win: float, loss: float, alpha: float = 0.05) -> int | Non
 def _smallest(
     enough: Callable[[int], bool], *, most: int = MOST_PAIRS, steps_back: int = 0
 ) -> int | None:
-    """By doubling, then halving. Exact tests go up in small teeth: a few steps back find the first tooth."""
+    """By doubling, then bisection. The power of exact tests is not monotonic, so the last few numbers are tried too."""
     high = 1
     while not enough(high):
         if high >= most:
@@ -135,7 +135,7 @@ def _bounded(pairs: float) -> int | None:
 
 
 def _likely(n: int, share: float) -> NDArray[np.float64]:
-    """The counts out of n that are worth summing over."""
+    """The counts out of n that are likely enough to be summed over."""
     reach = _REACH * math.sqrt(n * share * (1 - share)) + _REACH if 0 < share < 1 else 0.0
     low = max(0, math.floor(n * share - reach))
     high = min(n, math.ceil(n * share + reach))
@@ -145,7 +145,7 @@ def _likely(n: int, share: float) -> NDArray[np.float64]:
 def _more_than(
     wins: NDArray[np.float64], tries: NDArray[np.float64], share: float
 ) -> NDArray[np.float64]:
-    """The probability of more than so many wins."""
+    """Probability of more than `wins` wins."""
     chance = betainc(wins + 1, np.maximum(tries - wins, 1.0), share)
     return np.where(wins < tries, chance, 0.0)
 
@@ -158,7 +158,7 @@ def _log_binomial(counts: NDArray[np.float64], n: int, share: float) -> NDArray[
 def _tango_statistics(
     wins: NDArray[np.float64], losses: NDArray[np.float64], n: int, delta: float
 ) -> NDArray[np.float64]:
-    """As `tango_statistic`, for many tables at once; here delta is below zero, and the variance above."""
+    """`tango_statistic` for many tables at once. delta is below zero here, so the variance is above zero."""
     linear = (2 * n - wins + losses) * delta - wins - losses
     product = 8 * n * losses * delta * (1 - delta)
     loss_rate = (np.sqrt(np.maximum(0.0, linear * linear + product)) - linear) / (4 * n)

@@ -1,8 +1,8 @@
-"""ActionReference: where the recorded actions of a set of baselines lie, channel by channel.
+"""ActionReference: the distribution of the recorded actions of a set of baselines, per channel.
 
-A candidate's action is far from the baseline's only in some unit. The unit here is how much that channel varies in the
-recordings, measured so that a few wild steps do not set it; and "out of distribution" is outside the range that
-nearly all recorded steps lie in. A channel that never moved has no unit, and is said to have none.
+The distance between two actions needs a unit. The unit of a channel is its spread in the recordings, measured by a
+method that a few extreme steps do not change. "Out of distribution" is outside the range of nearly all recorded steps.
+A channel that never moved has no unit.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from rollbook.scoring.actions import CLOCK_FIELD, Array, Arrays, split_key
 Floats = NDArray[np.float64]
 
 FEWEST_ROWS = 5
-"""Of finite values, before a channel has a range."""
+"""Finite values that a channel needs for a range."""
 MOST_ROWS = 16_384
-"""Kept of a key, drawn evenly from all steps; a quantile of 0.5 % still stands on 80 of them."""
+"""Rows kept per key, drawn evenly from all steps. A quantile of 0.5 % still rests on 80 of them."""
 OUTER_QUANTILES = (0.005, 0.995)
 MARGIN = 0.1
-"""Of the range between them, on both sides: together they reach three standard deviations of a bell curve."""
+"""Share of the range added on both sides, so that it reaches three standard deviations of a normal distribution."""
 _AT_ONCE = 64
 _MAD_TO_SIGMA = 1.482602218505602
 _IQR_TO_SIGMA = 0.7413011092528010
 _ROUNDING = 1e-9
-"""A spread below this share of the values themselves is rounding, not movement."""
+"""A spread below this share of the values is rounding, not movement."""
 
 
 @dataclass(frozen=True)
 class ChannelRows:
-    """Recorded steps of one key at one size, thinned evenly where there are too many; extremes are of all of them."""
+    """Recorded steps of one key at one size. Many steps are thinned evenly; the extremes are those of all steps."""
 
     values: Floats
     """[n, size]"""
     priority: Floats
-    """Of each row; those with the least are kept, so that the order of merging does not matter."""
+    """Random number of each row. Rows with the lowest are kept, so that the order of merging does not matter."""
     low: Floats
     high: Floats
     steps: int
@@ -78,8 +78,7 @@ class ChannelRows:
 
 @dataclass(frozen=True)
 class Spread:
-    """Per channel. NaN where it cannot be said: no scale and no range for what never moved, no range from too few
-    steps."""
+    """Per channel. A channel that never moved has NaN as scale and range; one with too few steps has NaN as range."""
 
     location: Floats
     scale: Floats
@@ -88,21 +87,21 @@ class Spread:
 
     @property
     def constant(self) -> NDArray[np.bool_]:
-        """Never moved in the recordings."""
+        """Channels that never moved in the recordings."""
         return np.isfinite(self.location) & np.isnan(self.scale)
 
 
 @dataclass(frozen=True)
 class ActionReference:
-    """Baselines taken together. `merged` gives the same whatever the order, so it can be built in parts."""
+    """All baselines together. The order of merging makes no difference, so it can be built in parts."""
 
     rows: Mapping[tuple[str, int], ChannelRows] = field(default_factory=dict)
-    """By key and size: a key that was recorded in two shapes is two keys here."""
+    """By key and size: a key that was recorded in two sizes has two entries."""
     episodes: int = 0
 
     @classmethod
     def of(cls, baselines: Iterable[Arrays]) -> ActionReference:
-        """Of any number: they are read one after the other, and only what is kept of them stays in memory."""
+        """From any number of baselines. They are read one after the other, and only the kept rows stay in memory."""
         found, each = cls(), iter(baselines)
         while part := [cls.of_one(baseline) for baseline in islice(each, _AT_ONCE)]:
             found = found.merged(*part)
@@ -128,25 +127,21 @@ class ActionReference:
 
 
 def numeric_keys(baseline: Arrays) -> list[str]:
-    """Keys that are actions: in a namespace, no clock, numbers (truth values are none), and one row per step."""
+    """Keys of actions with one row per step."""
     return [key for key in action_keys(baseline) if baseline[key].ndim]
 
 
 def action_keys(baseline: Arrays) -> list[str]:
-    """As above, with those that have no steps at all."""
+    """Keys of actions: in a namespace, not a clock, and real numbers. Truth values are not numbers."""
     return [
         key
         for key, array in baseline.items()
-        if "/" in key and split_key(key)[1] != CLOCK_FIELD and is_numeric(array)
+        if "/" in key and split_key(key)[1] != CLOCK_FIELD and array.dtype.kind in "iufm"
     ]
 
 
-def is_numeric(array: Array) -> bool:
-    return bool(np.issubdtype(array.dtype, np.number)) and array.dtype.kind != "c"
-
-
 def numbers_of(array: Array) -> Floats:
-    """[steps, channels], as float64."""
+    """The array as float64, of shape [steps, channels]."""
     width = int(np.prod(array.shape[1:], dtype=np.int64))
     return array.astype(np.float64).reshape(len(array), width)
 
@@ -155,9 +150,9 @@ def numbers_of(array: Array) -> Floats:
 
 
 def _spread(rows: ChannelRows) -> Spread:
-    """The first of these that is not zero: median absolute deviation, inter-quartile range, standard deviation.
+    """The scale is the first that is not zero of median absolute deviation, interquartile range, standard deviation.
 
-    A gripper that is open for nine steps of ten has no median deviation, and is no constant either.
+    A gripper that is open in nine of ten steps has a median deviation of zero, but it is not constant.
     """
     values = np.where(np.isfinite(rows.values), rows.values, np.nan)
     width = values.shape[1]
@@ -182,12 +177,14 @@ def _scale(seen: Floats, quantiles: Floats, low: Floats, high: Floats) -> Floats
     scale = np.where(
         deviation > floor, deviation, np.where(iqr > floor, iqr, np.nanstd(seen, axis=0))
     )
-    scale = np.where(scale > floor, scale, high - low)  # moved, in steps that thinning did not keep
+    scale = np.where(
+        scale > floor, scale, high - low
+    )  # it moved only in steps that were thinned out
     return np.where(scale > floor, scale, np.nan)
 
 
 def _range(outer: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """Nearly all steps with a margin; every step where nearly all are one and the same value."""
+    """The range of nearly all steps with a margin; the range of all steps where nearly all have the same value."""
     width = outer[1] - outer[0]
     floor = np.maximum(np.abs(low), np.abs(high)) * _ROUNDING
     still = width <= floor
