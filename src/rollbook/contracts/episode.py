@@ -8,7 +8,9 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from rollbook.contracts.rl.policy import PolicyRevision
 from rollbook.contracts.typed_metadata import TYPED_METADATA, check_typed_metadata
 
 __all__ = [
@@ -103,6 +105,8 @@ class EpisodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: list[ArtifactRecord] = []
     created_at: str | None = None
     updated_at: str | None = None
+    policy_revision: PolicyRevision | UnsetType = UNSET
+    """Unset, which is false, when the episode was recorded without one."""
 
     def artifact(self, kind: ArtifactKind) -> ArtifactRecord | None:
         return next((each for each in self.artifacts if each.kind == kind), None)

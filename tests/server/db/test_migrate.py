@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from msgspec import UNSET
 
 from rollbook.errors import ConfigurationError, DatabaseUnavailable
 from rollbook.server.db import migrate as migrate_module
@@ -25,7 +26,7 @@ from rollbook.server.queries import Scope
 from tests.server.postgres_cluster import PostgresCluster
 from tests.server.tenants import new_organisation
 
-REVISIONS = ["0001", "0002"]
+REVISIONS = ["0001", "0002", "0003"]
 """In the order in which they are applied to an empty database."""
 
 
@@ -89,14 +90,25 @@ def test_a_database_of_the_first_release_keeps_its_rows_and_gets_the_new_tables(
         patch.setattr(command, "upgrade", lambda config, _head: upgrade(config, "0001"))
         assert migrate(empty_database_url) == ["0001"]
     with closing(open_database(empty_database_url)) as database:
-        episode = new_organisation(database).episode(name="before")
-    assert migrate(empty_database_url) == ["0002"]
+        org = new_organisation(database)
+        database.write_now(
+            Tenant(org_id=org.org_id), lambda c: c.execute(_FIRST_EPISODE, {"org_id": org.org_id})
+        )
+    assert migrate(empty_database_url) == REVISIONS[1:]
     with closing(open_database(empty_database_url)) as database:
         kept = database.read_now(
-            Tenant(org_id=episode.org_id),
-            lambda connection: Scope(connection, episode.org_id).episode(episode.id),
+            Tenant(org_id=org.org_id), lambda c: Scope(c, org.org_id).episode("before")
         )
-    assert kept == episode
+    assert kept is not None
+    assert (kept.name, kept.metadata, kept.created_at_us) == ("before", {"a": 1}, 7)
+    assert (kept.policy_revision_id, kept.policy_revision) == (None, UNSET)
+
+
+_FIRST_EPISODE = sa.text(
+    "INSERT INTO episodes (org_id, id, name, source, status, metadata, tags, created_at_us, updated_at_us) "
+    "VALUES (:org_id, 'before', 'before', 'sim', 'recording', '{\"a\": 1}', '[]', 7, 7)"
+)
+"""As the first release wrote it: the queries of this one name columns that it did not have."""
 
 
 def test_looking_at_the_revision_creates_nothing(tmp_path: Path) -> None:
@@ -214,7 +226,10 @@ def test_the_migrations_are_in_the_wheel(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     folder = "rollbook/server/db/migrations"
-    versions = {f"{folder}/versions/{name}.py" for name in ("0001_first", "0002_eval_runs")}
+    versions = {
+        f"{folder}/versions/{name}.py"
+        for name in ("0001_first", "0002_eval_runs", "0003_policy_revisions")
+    }
     assert {f"{folder}/env.py"} | versions <= names
 
 

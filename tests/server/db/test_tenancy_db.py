@@ -10,10 +10,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import psycopg
 import pytest
 import sqlalchemy as sa
 
+from rollbook.contracts.rl.policy import PolicyRevision
 from rollbook.errors import RollbookError
 from rollbook.server.db import tables
 from rollbook.server.db.engine import NOBODY, Database, Tenant
@@ -59,6 +61,7 @@ class Ids:
     scenario: str
     webhook: str
     delivery: str
+    policy_revision: str
 
 
 RUN = {
@@ -68,6 +71,9 @@ RUN = {
     "gate": {MARK: MARK},
     "gate_digest": MARK,
 }
+REVISION = PolicyRevision(
+    policy_family=MARK, revision_id=MARK, policy_digest=MARK, produced_at_ms=1
+)
 PASSED = {"status": "pass", "metrics": {MARK: 1}}
 HOOK = {
     "url": f"https://{MARK}.example",
@@ -85,7 +91,7 @@ def fill(org: Organisation) -> Ids:
     def record(scope: Scope) -> Ids:
         values = dict.fromkeys(("name", "robot", "policy_version", "env_version", "git_sha"), MARK)
         video = ("video", object_key, "video/mp4")
-        more = {"seed": 4711, "tags": [MARK], "metadata": {MARK: MARK}}
+        more = {"policy_revision": REVISION, "seed": 4711, "tags": [MARK], "metadata": {MARK: MARK}}
         made = scope.create_episode({**values, **more}, [video], (MARK, MARK))
         waiting = {"rendition": "pending", "rendition_key": f"{MARK}/copy.mp4"}
         scope.set_artifact(made.id, "video", size=4711, sha256=MARK, **waiting)
@@ -103,7 +109,8 @@ def fill(org: Organisation) -> Ids:
             f"{MARK}@example.org", "admin", token_hash=token_hash, expires_at_us=in_seconds(600)
         )
         scope.audit(MARK, actor=MARK, subject=MARK)
-        run = scope.create_eval_run(RUN, [made.id, archived.id], (MARK, MARK))
+        policy = {"candidate_policy_revision_id": made.policy_revision_id}
+        run = scope.create_eval_run({**RUN, **policy}, [made.id, archived.id], (MARK, MARK))
         scope.write_eval_results(run.id, [NewResult(made.id, "complete", {MARK: 1}, made.id)])
         promoted = scope.promote_episode(made.id, {"severity": "critical", "name": MARK})
         assert promoted is not None
@@ -111,7 +118,9 @@ def fill(org: Organisation) -> Ids:
         hook = scope.create_webhook({**HOOK, "id": new_id()})
         delivery = scope.enqueue(hook.id, MARK, lambda _: MARK)
         assert delivery is not None
+        assert made.policy_revision_id is not None
         return Ids(
+            policy_revision=made.policy_revision_id,
             eval_run=run.id,
             scenario=promoted[0].id,
             webhook=hook.id,
@@ -201,6 +210,7 @@ CALLS: dict[str, Callable[[Scope, Ids], Any]] = {
     "members": lambda scope, ids: [row for row in scope.members() if row.user_id == ids.owner],
     "organisation": lambda scope, ids: None if scope.organisation().id != ids.org else MARK,  # type: ignore[union-attr]
     "parts": lambda scope, ids: scope.parts(ids.upload),
+    "policy_revisions": lambda scope, ids: scope.policy_revisions([ids.policy_revision]),
     "put_part": lambda scope, ids: scope.put_part(ids.upload, 1, 1, "stolen"),
     "quota_usage": lambda scope, ids: scope.quota_usage().episodes + scope.quota_usage().bytes,
     "recount_usage": lambda scope, ids: scope.recount_usage().episodes,
@@ -230,6 +240,9 @@ CALLS: dict[str, Callable[[Scope, Ids], Any]] = {
         *scope.eval_runs(EvalRunFilter())[0],
         *scope.eval_runs(EvalRunFilter(candidate_policy_version=MARK))[0],
     ],
+    "replays_of_other_policies": lambda scope, ids: scope.replays_of_other_policies(
+        ids.eval_run, [ids.episode, ids.archived]
+    ),
     "recount_eval_run": lambda scope, ids: scope.recount_eval_run(ids.eval_run, "completed"),
     "stale_eval_runs": lambda scope, ids: scope.stale_eval_runs(SOON),
     "unknown_episodes": lambda scope, ids: scope.unknown_episodes([ids.episode]) != [ids.episode],
@@ -279,6 +292,9 @@ ADDS_TO_ITS_OWN: dict[str, Callable[[Scope, Ids], Any]] = {
     "create_webhook": lambda scope, ids: scope.create_webhook({**HOOK, "id": ids.webhook}),
     "invite": lambda scope, ids: scope.invite(
         f"{MARK}@example.org", "owner", token_hash=new_id(), expires_at_us=SOON
+    ),
+    "register_policy_revision": lambda scope, ids: scope.register_policy_revision(
+        msgspec.structs.replace(REVISION, policy_digest="another digest")
     ),
     "rename_organisation": lambda scope, ids: scope.rename_organisation("renamed"),
     "set_quota": lambda scope, ids: scope.set_quota(episodes=0, bytes_=0),
@@ -395,6 +411,7 @@ def test_the_first_itself_finds_it_all(world: World) -> None:
         "members",
         "organisation",
         "parts",
+        "policy_revisions",
         "quota_usage",
         "stale_uploads",
         "upload",

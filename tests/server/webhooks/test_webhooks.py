@@ -145,6 +145,26 @@ def test_a_completed_run_is_told_once_and_signed(owner: Owner, receiver: Receive
     assert len(receiver.received) == 1
 
 
+def test_a_decision_is_told_with_the_policy_revision_it_is_about(
+    owner: Owner, receiver: Receiver
+) -> None:
+    owner.hook(receiver.url)
+    revision = {
+        "policy_family": "grasp",
+        "revision_id": "rev-7",
+        "policy_digest": "d7",
+        "produced_at_ms": 1,
+    }
+    ids = owner.team.baselines(1)
+    named = owner.team.run(ids, candidate_policy_revision=revision)
+    for run_id in (named, owner.team.run(ids)):
+        owner.team.finalize(run_id)
+    told = {each.told["data"]["eval_run_id"]: each.told["data"] for each in receiver.wait_for(2)}
+    assert told.pop(named)["candidate_policy_revision"] == revision
+    [other] = told.values()
+    assert "candidate_policy_revision" not in other
+
+
 def test_a_webhook_hears_only_what_it_listens_for(owner: Owner, receiver: Receiver) -> None:
     owner.hook(f"{receiver.url}/done", "eval_run.completed")
     owner.hook(f"{receiver.url}/ended", "eval_run.cancelled", "eval_run.failed")

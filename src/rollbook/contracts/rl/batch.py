@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +13,8 @@ from rollbook.contracts.record import U64_MAX, Record, checked_int, checked_text
 from rollbook.contracts.rl.policy import (
     PolicyRevision,
     PolicyRevisionLineage,
-    conflicting_field,
     merged,
+    revision_conflict,
 )
 from rollbook.contracts.rl.provenance import RolloutProofReference
 from rollbook.contracts.rl.rollout import RolloutArtifact, RolloutTable
@@ -26,7 +25,6 @@ from rollbook.digest import Plain, digest_of, sha256
 from rollbook.errors import (
     AmbiguousId,
     ConflictingProof,
-    ConflictingRevision,
     DigestMismatch,
     DuplicateRolloutArtifact,
     EmptyId,
@@ -373,22 +371,6 @@ def _revision_problems(
                     source_value=source_value,
                 )
                 break
-
-
-def revision_conflict(
-    record: str, artifact_id: str | None, first: PolicyRevision, second: PolicyRevision
-) -> ConflictingRevision | None:
-    field = conflicting_field(first, second)
-    if field is None:
-        return None
-    return ConflictingRevision(
-        record=record,
-        artifact_id=artifact_id,
-        revision_id=second.revision_id,
-        field=field,
-        first=str(attrgetter(field)(first)),
-        second=str(attrgetter(field)(second)),
-    )
 
 
 def _proof_problems(batch_id: str, rollouts: _Rollouts) -> Iterator[Refusal]:

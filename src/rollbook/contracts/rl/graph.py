@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from rollbook.contracts.record import Record, check_digest, checked_type
-from rollbook.contracts.rl.batch import TrainerBatch, revision_conflict
+from rollbook.contracts.rl.batch import TrainerBatch
 from rollbook.contracts.rl.graph_nodes import (
     ArtifactNode,
     BatchNode,
@@ -25,7 +25,7 @@ from rollbook.contracts.rl.graph_nodes import (
     NamedArtifact,
     RevisionKey,
 )
-from rollbook.contracts.rl.policy import PolicyRevision, merged
+from rollbook.contracts.rl.policy import PolicyRevision, merged, revision_conflict
 from rollbook.contracts.rl.rollout import RolloutArtifact, RolloutTable
 from rollbook.contracts.rl.table_digests import Digests, table_root
 from rollbook.errors import (

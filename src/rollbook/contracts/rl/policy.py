@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
 
 from rollbook.contracts.record import Record, checked_type
 from rollbook.digest import Plain, sha256
+from rollbook.errors import ConflictingRevision
 
 Described = TypeVar("Described", bound=Record)
 
@@ -90,6 +92,22 @@ def conflicting_field(first: Record, second: Record) -> str | None:
         elif None not in (mine, other) and mine != other:
             return field
     return None
+
+
+def revision_conflict(
+    record: str, artifact_id: str | None, first: PolicyRevision, second: PolicyRevision
+) -> ConflictingRevision | None:
+    field = conflicting_field(first, second)
+    if field is None:
+        return None
+    return ConflictingRevision(
+        record=record,
+        artifact_id=artifact_id,
+        revision_id=second.revision_id,
+        field=field,
+        first=str(attrgetter(field)(first)),
+        second=str(attrgetter(field)(second)),
+    )
 
 
 def merged(first: Described, second: Described) -> Described:

@@ -54,7 +54,7 @@ class LookUpEpisodes(Struct, frozen=True):
     """False when the caller does not need download URLs; the answer then comes sooner."""
 
 
-class EpisodeFound(EpisodeAnswer, frozen=True):
+class EpisodeFound(EpisodeAnswer, frozen=True, kw_only=True):
     download_urls: dict[ArtifactKind, str]
     """One for each stored artifact; valid for an hour, without a redirect."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from rollbook.contracts.episode import (
     LONGEST_NAME,
@@ -14,6 +14,7 @@ from rollbook.contracts.episode import (
     EpisodeStatus,
     FinalStatus,
 )
+from rollbook.contracts.rl.policy import PolicyRevision
 from rollbook.contracts.wire.limits import LONGEST_INDEXED, LONGEST_TAG, LONGEST_TEXT, MOST_TAGS
 from rollbook.contracts.wire.uploads import Kinds, Sha256, Size, UploadUrl
 
@@ -44,6 +45,8 @@ class CreateEpisode(Struct, frozen=True, kw_only=True):
     fps: Seconds | None = None
     metadata: dict[str, Any] | None = None
     tags: Tags | None = None
+    policy_revision: PolicyRevision | None = None
+    """Which policy, exactly. Without `policy_version`, its `revision_id` becomes the version."""
     request_uploads: Kinds | None = None
     """The artifacts that follow; the answer has an upload URL for each."""
     otel: Otel | None = None
@@ -126,6 +129,8 @@ class EpisodeAnswer(Struct, frozen=True):
     updated_at: str
     finalized_at: str | None
     archived_at: str | None
+    policy_revision: PolicyRevision | UnsetType = UNSET
+    """Absent when the episode was recorded without one."""
 
 
 class EpisodeList(Struct, frozen=True):

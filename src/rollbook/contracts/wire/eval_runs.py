@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from rollbook.contracts.evals import ResultStatus, RunnerKind, RunStatus
+from rollbook.contracts.rl.policy import PolicyRevision
 from rollbook.contracts.wire.episodes import Name, Version
 from rollbook.contracts.wire.limits import LONGEST_INDEXED, MOST_IN_A_BATCH
 
@@ -24,6 +25,9 @@ class CreateEvalRun(Struct, frozen=True, kw_only=True):
     gate: dict[str, Any] | None = None
     """`gate.v1`: what has to be shown before the candidate ships. It cannot be changed afterwards."""
     runner_kind: RunnerKind = "client"
+    candidate_policy_revision: PolicyRevision | None = None
+    """Which policy the candidate is, exactly."""
+    baseline_policy_revision: PolicyRevision | None = None
 
 
 class EvalRunCreated(Struct, frozen=True):
@@ -101,6 +105,9 @@ class EvalRunListed(Struct, frozen=True, kw_only=True):
     created_at: str
     updated_at: str
     completed_at: str | None
+    candidate_policy_revision: PolicyRevision | UnsetType = UNSET
+    """The policy that the decision is about. Absent when the run was created without one."""
+    baseline_policy_revision: PolicyRevision | UnsetType = UNSET
 
 
 class EvalRunAnswer(EvalRunListed, frozen=True, kw_only=True):

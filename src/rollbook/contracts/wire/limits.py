@@ -10,6 +10,8 @@ LONGEST_TEXT = 10_000
 LONGEST_TAG = 100
 MOST_TAGS = 100
 """Tags of one episode."""
+LONGEST_POLICY_FAMILY = 128
+"""Characters. Family and revision id stand in one index entry."""
 LONGEST_SCENARIO_NAME = 200
 LONGEST_EMAIL = 320
 LONGEST_PASSWORD = 1000

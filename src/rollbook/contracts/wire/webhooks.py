@@ -2,14 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
+from rollbook.contracts.decision import Recommendation
+from rollbook.contracts.evals import RunStatus
+from rollbook.contracts.rl.policy import PolicyRevision
 from rollbook.contracts.wire.limits import LONGEST_URL
 
 Event: TypeAlias = Literal["eval_run.completed", "eval_run.failed", "eval_run.cancelled"]
 EVENTS: tuple[Event, ...] = get_args(Event)
+
+
+class DecisionTold(Struct, frozen=True, kw_only=True):
+    """The main fields of a decision; the run has all of it."""
+
+    recommend: Recommendation
+    sentence: str
+    needed_n: int | None
+    gate_digest: str
+    reasons: tuple[str, ...]
+    """At most 20."""
+
+
+class EvalRunEnded(Struct, frozen=True, kw_only=True):
+    """`data` of a message about an eval run."""
+
+    eval_run_id: str
+    name: str | None
+    status: RunStatus
+    candidate_policy_version: str
+    baseline_policy_version: str | None
+    episode_count: int
+    episodes_completed: int
+    episodes_failed: int
+    recommend: str | None
+    decision: DecisionTold | None
+    gate_digest: str
+    url: str
+    """The page of the run."""
+    candidate_policy_revision: PolicyRevision | UnsetType = UNSET
+    """The policy that the decision is about. Absent when the run was created without one."""
+
+
+class WebhookMessage(Struct, frozen=True):
+    """The body of a POST to the URL of a webhook. Every attempt sends the same text."""
+
+    id: str
+    """Id of the delivery. The same delivery may arrive more than once."""
+    event: str
+    organisation_id: str
+    created_at: str
+    data: dict[str, Any] | EvalRunEnded
 
 
 class CreateWebhook(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import UNSET, UnsetType
+
 from rollbook.contracts.evals import RunStatus
+from rollbook.contracts.rl.policy import PolicyRevision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +19,8 @@ class EvalRunHead:
     name: str | None
     candidate_policy_version: str
     baseline_policy_version: str | None
+    candidate_policy_revision: PolicyRevision | UnsetType = UNSET
+    baseline_policy_revision: PolicyRevision | UnsetType = UNSET
     runner_kind: str
     status: RunStatus
     episode_count: int

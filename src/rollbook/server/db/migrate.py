@@ -22,7 +22,7 @@ from rollbook.server.db.errors import translated
 from rollbook.server.db.open import postgres_url
 from rollbook.server.db.sqlite import make_private_file, sqlite_engine, sqlite_path
 
-HEAD = "0002"
+HEAD = "0003"
 """The newest revision, written here so that a database that has it is recognised without loading Alembic."""
 
 _FOLDER = Path(__file__).with_name("migrations")

@@ -8,8 +8,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
+from msgspec import UNSET, UnsetType
 
 from rollbook.contracts.episode import ArtifactKind, EpisodeSource, EpisodeStatus
+from rollbook.contracts.rl.policy import PolicyRevision
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -76,6 +78,7 @@ class EpisodeRow:
     source: EpisodeSource
     robot: str | None
     policy_version: str | None
+    policy_revision_id: str | None
     env_version: str | None
     git_sha: str | None
     seed: int | None
@@ -98,6 +101,8 @@ class EpisodeRow:
     artifacts: tuple[ArtifactRow, ...]
     replayed: bool = False
     """A repeated create was answered with it."""
+    policy_revision: PolicyRevision | UnsetType = UNSET
+    """What `policy_revision_id` names, where the row was read to be shown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,6 +211,23 @@ audit_log = sa.Table(
 
 # ---------------------------------------------------------------------------------------- episodes
 
+policy_revisions = sa.Table(
+    "policy_revisions",
+    metadata,
+    _org(),
+    _text("id", required=True),
+    _text("policy_family", required=True),
+    _text("revision_id", required=True),
+    sa.Column("revision", Json, nullable=False),
+    _time("created_at_us"),
+    _time("updated_at_us"),
+    sa.PrimaryKeyConstraint("org_id", "id"),
+    sa.UniqueConstraint("org_id", "policy_family", "revision_id"),
+)
+"""`revision` is the whole PolicyRevision. Episodes and eval runs name its `id`. Rows are never deleted, except with
+their organisation, so the columns that name one need no reference that a database checks: SQLite could add one only
+by copying the largest table."""
+
 episodes = sa.Table(
     "episodes",
     metadata,
@@ -221,6 +238,7 @@ episodes = sa.Table(
     _text("source", required=True),
     _text("robot"),
     _text("policy_version"),
+    _text("policy_revision_id"),
     _text("env_version"),
     _text("git_sha"),
     sa.Column("seed", WholeNumber),
@@ -380,6 +398,8 @@ eval_runs = sa.Table(
     _text("name"),
     _text("candidate_policy_version", required=True),
     _text("baseline_policy_version"),
+    _text("candidate_policy_revision_id"),
+    _text("baseline_policy_revision_id"),
     _text("runner_kind", required=True),
     _text("status", required=True),
     sa.Column("episode_count", sa.Integer, nullable=False),

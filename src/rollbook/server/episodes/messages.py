@@ -22,9 +22,11 @@ from rollbook.server.http.responses import answer_from_row, wire_time
 
 
 def new_episode_columns(body: CreateEpisode) -> dict[str, Any]:
-    """The trace context is kept in the metadata."""
+    """The trace context is kept in the metadata. A policy without a version goes by the id of its revision."""
     columns = structs.asdict(body)
     del columns["request_uploads"]
+    if body.policy_version is None and body.policy_revision is not None:
+        columns["policy_version"] = body.policy_revision.revision_id
     otel: Otel | None = columns.pop("otel")
     if otel is not None:
         columns["metadata"] = {**(body.metadata or {}), "otel": structs.asdict(otel)}

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import msgspec
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -125,6 +126,9 @@ def put_results(
     rows = scope.eval_result_ids(run_id, [each.baseline_episode_id for each in given])
     replays = {each.candidate_episode_id for each in given if each.candidate_episode_id is not None}
     unknown = set(scope.unknown_episodes(sorted(replays))) if replays else set()
+    others: set[str] = set()
+    if replays and run.candidate_policy_revision is not UNSET:
+        others = scope.replays_of_other_policies(run_id, replays)
     answers: list[str | Problem] = []
     taken: list[NewResult] = []
     for each in results:
@@ -134,6 +138,8 @@ def put_results(
             answers.append(not_found("baseline episode in this run"))
         elif each.candidate_episode_id in unknown:
             answers.append(not_found("candidate episode"))
+        elif each.candidate_episode_id in others:
+            answers.append(_other_policy())
         else:
             taken.append(each)
             answers.append(rows[each.baseline_episode_id])
@@ -141,6 +147,11 @@ def put_results(
         scope.write_eval_results(run_id, _completed(scope, taken))
         run = scope.recount_eval_run(run_id, "running") or run
     return run, answers
+
+
+def _other_policy() -> Problem:
+    text = "candidate_episode_id: this episode has another policy_revision than the candidate of the run"
+    return Problem(409, "conflicting_revision", text, field="candidate_episode_id")
 
 
 def _completed(scope: Scope, results: Sequence[NewResult]) -> list[NewResult]:

@@ -72,7 +72,15 @@ async def create_eval_run(request: Request) -> Response:
         unknown = scope.unknown_episodes(baselines)
         if unknown:
             raise _no_such_baselines(unknown)
-        return scope.create_eval_run(values, baselines, idempotency)
+        revisions = {
+            f"{name}_id": scope.register_policy_revision(revision)
+            for name, revision in (
+                ("candidate_policy_revision", body.candidate_policy_revision),
+                ("baseline_policy_revision", body.baseline_policy_revision),
+            )
+            if revision is not None
+        }
+        return scope.create_eval_run({**values, **revisions}, baselines, idempotency)
 
     run = await context.write(caller, create)
     made = EvalRunCreated(run.id, run.status, run.episode_count, run.gate_digest)

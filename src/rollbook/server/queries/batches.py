@@ -8,14 +8,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from rollbook.errors import InvalidNumber, InvalidText, InvalidValue
+from rollbook.errors import ConflictingRevision, InvalidNumber, InvalidText, InvalidValue
 from rollbook.server.db import statements, tables
 from rollbook.server.db.engine import to_json
 from rollbook.server.db.prepared import Prepared
 from rollbook.server.db.rows import EpisodeRow
 from rollbook.server.db.value_checks import is_storable
 from rollbook.server.queries.artifacts import as_artifact
-from rollbook.server.queries.episode_values import checked_episode
 from rollbook.server.queries.episodes import EpisodeQueries, RequestedArtifact
 from rollbook.server.queries.search_terms import terms_of
 
@@ -37,8 +36,8 @@ class BatchQueries(EpisodeQueries):
         rows, artifacts = [], []
         for number, (values, requested) in enumerate(wanted):
             try:
-                row = {**checked_episode(values), "created_at_us": now, "updated_at_us": now}
-            except (InvalidText, InvalidNumber, InvalidValue) as error:
+                row = self._new_row(values)
+            except (InvalidText, InvalidNumber, InvalidValue, ConflictingRevision) as error:
                 error.record = f"episodes[{number}]"  # of many, the sender has to know which
                 raise
             rows.append({"org_id": self.org_id, **row})

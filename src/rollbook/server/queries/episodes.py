@@ -8,7 +8,9 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
+from msgspec import UNSET
 
+from rollbook.contracts.rl.policy import PolicyRevision
 from rollbook.errors import EpisodeArchived, IdempotencyConflict
 from rollbook.server.db import statements, tables
 from rollbook.server.db.engine import to_json
@@ -23,6 +25,7 @@ from rollbook.server.queries.episode_values import (
     failure_time_within,
     merged_metadata,
 )
+from rollbook.server.queries.policies import PolicyQueries
 from rollbook.server.queries.search_terms import terms_of
 
 LONGEST_IDEMPOTENCY_KEY = 255
@@ -32,7 +35,7 @@ RequestedArtifact: TypeAlias = "tuple[str, str, str]"
 """Kind, object key, content type."""
 
 
-class EpisodeQueries(ArtifactQueries):
+class EpisodeQueries(ArtifactQueries, PolicyQueries):
     def create_episode(
         self,
         values: Mapping[str, Any],
@@ -41,8 +44,7 @@ class EpisodeQueries(ArtifactQueries):
     ) -> EpisodeRow:
         """`idempotency` is a key and the digest of the request: the same pair again gives the first episode, with
         `replayed` set; the same key with another digest is a conflict."""
-        now = self._now_us()
-        row = {**checked_episode(values), "created_at_us": now, "updated_at_us": now}
+        row = self._new_row(values)
         if idempotency is not None:
             first = self._claim(*idempotency, episode_id=row["id"])
             if first is not None:
@@ -154,9 +156,24 @@ class EpisodeQueries(ArtifactQueries):
             raise IdempotencyConflict(key=key, detail=detail)
         return dataclasses.replace(first, replayed=True)
 
+    def _new_row(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """`policy_revision` in the values, a PolicyRevision or None, becomes the id of its row."""
+        given = dict(values)
+        revision: PolicyRevision | None = given.pop("policy_revision", None)
+        row = checked_episode(given)
+        now = self._now_us()
+        return {
+            **row,
+            "policy_revision_id": revision and self.register_policy_revision(revision),
+            "created_at_us": now,
+            "updated_at_us": now,
+        }
+
     def _change(self, row: AnyRow, changes: dict[str, Any]) -> EpisodeRow:
         """Writes what differs, and keeps the terms in step. A request that is repeated writes nothing."""
         will_be: dict[str, Any] = {**row._mapping, **changes}
+        shown = self.policy_revisions([row.policy_revision_id])
+        will_be["policy_revision"] = shown.get(row.policy_revision_id, UNSET)
         differing = differing_from(row, changes)
         del will_be["name_search"]
         if not differing:
@@ -214,7 +231,17 @@ class EpisodeQueries(ArtifactQueries):
     def _with_artifacts(self, rows: Sequence[AnyRow]) -> list[EpisodeRow]:
         """In the order given, with one query for the artifacts of all."""
         theirs: dict[str, tuple[ArtifactRow, ...]] = self._artifacts_of([row.id for row in rows])
-        return [row_as(EpisodeRow, row, artifacts=theirs[row.id], replayed=False) for row in rows]
+        revisions = self.policy_revisions(row.policy_revision_id for row in rows)
+        return [
+            row_as(
+                EpisodeRow,
+                row,
+                artifacts=theirs[row.id],
+                replayed=False,
+                policy_revision=revisions.get(row.policy_revision_id, UNSET),
+            )
+            for row in rows
+        ]
 
 
 def final_values(row: AnyRow, changes: Mapping[str, Any], now_us: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from msgspec import UNSET
 
 from rollbook.contracts.evals import RESULT_STATUSES, RUN_STATUSES
 from rollbook.digest import digest_of
@@ -25,6 +26,12 @@ from rollbook.server.queries.search import SearchQueries
 
 MOST_ON_A_PAGE = 1000
 UNFINISHED = ("pending", "running")
+_REVISIONS = ("candidate_policy_revision", "baseline_policy_revision")
+_HEAD = tuple(
+    f"{each.name}_id" if each.name in _REVISIONS else each.name
+    for each in dataclasses.fields(EvalRunHead)
+)
+"""Columns that a list shows."""
 
 _SEED_RESULTS = Prepared(
     sa.text(
@@ -83,6 +90,7 @@ class EvalQueries(SearchQueries):
         row = {
             **dict.fromkeys(("name", "baseline_policy_version")),
             **dict.fromkeys(("created_by", "summary", "recommend", "decision")),
+            **dict.fromkeys(f"{each}_id" for each in _REVISIONS),
             **values,
             **dict.fromkeys(("episodes_completed", "episodes_failed", "revision"), 0),
             "id": new_id(),
@@ -105,7 +113,7 @@ class EvalQueries(SearchQueries):
 
     def eval_run(self, run_id: str, *, lock: bool = False) -> EvalRunRow | None:
         row = self._first(tables.eval_runs, lock=lock, id=run_id)
-        return None if row is None else _run_of(row)
+        return None if row is None else self._runs_of([row])[0]
 
     def eval_runs(
         self, filters: EvalRunFilter, cursor: str | None = None, limit: int = 50
@@ -117,14 +125,17 @@ class EvalQueries(SearchQueries):
             return [], None
         listed = digest_of("rollbook.eval-runs", given)
         place = sa.tuple_(table.c.created_at_us, table.c.id)
-        query = sa.select(*(table.c[each.name] for each in dataclasses.fields(EvalRunHead)))
-        query = query.where(self._mine(table))
+        query = sa.select(*(table.c[name] for name in _HEAD)).where(self._mine(table))
         if cursor is not None:
             query = query.where(place < sa.tuple_(*place_of(cursor, listed)))
         for name, text in given.items():
             query = query.where(table.c[name] == text)
         query = query.order_by(table.c.created_at_us.desc(), table.c.id.desc()).limit(limit + 1)
-        found = [row_as(EvalRunHead, row) for row in self._connection.execute(query)]
+        rows = self._connection.execute(query).all()
+        found = [
+            row_as(EvalRunHead, row, **beside)
+            for row, beside in zip(rows, self._revisions_of(rows), strict=True)
+        ]
         if len(found) <= limit:
             return found, None
         last = found[limit - 1]
@@ -146,7 +157,7 @@ class EvalQueries(SearchQueries):
         if baseline_policy_version is not None:
             query = query.where(table.c.baseline_policy_version == baseline_policy_version)
         query = query.order_by(table.c.completed_at_us.desc(), table.c.id.desc()).limit(limit)
-        return [_run_of(row) for row in reversed(self._connection.execute(query).all())]
+        return self._runs_of(self._connection.execute(query).all())[::-1]
 
     def change_eval_run(
         self, run_id: str, changes: Mapping[str, Any], *, revision: int | None = None
@@ -164,7 +175,7 @@ class EvalQueries(SearchQueries):
             return None
         asked = {"of": self.org_id, "run": run_id, "now": self._now_us(), "new_status": status}
         row = _RECOUNT.first(self._connection, asked)
-        return None if row is None else _run_of(row)
+        return None if row is None else self._runs_of([row])[0]
 
     def delete_eval_run(self, run_id: str) -> bool:
         """With its results. Episodes that were recorded for it stay, and so does what scenarios learned from it."""
@@ -183,7 +194,7 @@ class EvalQueries(SearchQueries):
             .limit(limit)
             .with_for_update(skip_locked=True)
         )
-        return [_run_of(row) for row in self._connection.execute(query)]
+        return self._runs_of(self._connection.execute(query).all())
 
     # --------------------------------------------------------------------------------------- results
 
@@ -252,6 +263,19 @@ class EvalQueries(SearchQueries):
         )
         return [each for each in episode_ids if each not in known]
 
+    def replays_of_other_policies(self, run_id: str, episode_ids: Iterable[str]) -> set[str]:
+        """Those that were recorded with another policy revision than the candidate of the run."""
+        table, runs = tables.episodes, tables.eval_runs
+        candidate = sa.select(runs.c.candidate_policy_revision_id).where(
+            self._mine(runs), runs.c.id == run_id
+        )
+        query = sa.select(table.c.id).where(
+            self._mine(table),
+            self._among(table.c.id, episode_ids),
+            table.c.policy_revision_id != candidate.scalar_subquery(),
+        )
+        return set(self._connection.execute(query).scalars())
+
     def episode_metadata(self, episode_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
         table = tables.episodes
         query = sa.select(table.c.id, table.c.metadata).where(
@@ -291,7 +315,19 @@ class EvalQueries(SearchQueries):
         if taken is None or taken.request_digest != digest:
             detail = "was used for a different request; send a new key with a new request"
             raise IdempotencyConflict(key=key, detail=detail)
-        return dataclasses.replace(_run_of(taken), replayed=True)
+        return dataclasses.replace(self._runs_of([taken])[0], replayed=True)
+
+    def _runs_of(self, rows: Sequence[AnyRow]) -> list[EvalRunRow]:
+        return [
+            row_as(EvalRunRow, row, replayed=False, **beside)
+            for row, beside in zip(rows, self._revisions_of(rows), strict=True)
+        ]
+
+    def _revisions_of(self, rows: Sequence[AnyRow]) -> list[dict[str, Any]]:
+        """For each row, the policy revisions that it names."""
+        named = [{each: row._mapping[f"{each}_id"] for each in _REVISIONS} for row in rows]
+        found = self.policy_revisions(each for names in named for each in names.values())
+        return [{each: found.get(key, UNSET) for each, key in names.items()} for names in named]
 
     def _seed_results(self, run_id: str, baselines: Sequence[str]) -> None:
         common = {
@@ -373,7 +409,3 @@ _RECOUNT = Prepared(
     )
     .returning(tables.eval_runs)
 )
-
-
-def _run_of(row: AnyRow) -> EvalRunRow:
-    return row_as(EvalRunRow, row, replayed=False)

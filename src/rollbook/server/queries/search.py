@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
+from msgspec import UNSET
 from sqlalchemy.sql.operators import custom_op
 
 from rollbook.digest import digest_of
@@ -156,9 +157,16 @@ class SearchQueries(EpisodeQueries):
         for each in self._listed(_ARTIFACTS, _ARTIFACTS_ON_POSTGRES, order):
             theirs[each.episode_id] += (row_as(ArtifactRow, each),)
         rows.sort(key=lambda row: order[row.id])
-        return rows_as(
-            EpisodeRow, rows, lambda row: {"artifacts": theirs[row.id], "replayed": False}
-        )
+        revisions = self.policy_revisions(row.policy_revision_id for row in rows)
+
+        def beside(row: AnyRow) -> dict[str, Any]:
+            return {
+                "artifacts": theirs[row.id],
+                "replayed": False,
+                "policy_revision": revisions.get(row.policy_revision_id, UNSET),
+            }
+
+        return rows_as(EpisodeRow, rows, beside)
 
     def _listed(
         self, statement: Prepared, on_postgres: Prepared, ids: Iterable[str]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from rollbook.contracts.decision import Rollup, read_summary
-from rollbook.contracts.wire.webhooks import EVENTS
+from rollbook.contracts.wire.webhooks import EVENTS, DecisionTold, EvalRunEnded, WebhookMessage
 from rollbook.server.db.engine import to_json
 from rollbook.server.db.tables import now_us
-from rollbook.server.http.responses import wire_time
+from rollbook.server.http.responses import answer_from_row, wire_time
 from rollbook.server.queries import EvalRunRow, Scope
 from rollbook.server.settings import Settings
 
@@ -21,46 +23,24 @@ def announce_run(scope: Scope, settings: Settings, run: EvalRunRow) -> bool:
     event = f"eval_run.{run.status}"
     if event not in EVENTS:
         return False
-    data = {
-        "eval_run_id": run.id,
-        "name": run.name,
-        "status": run.status,
-        "candidate_policy_version": run.candidate_policy_version,
-        "baseline_policy_version": run.baseline_policy_version,
-        "episode_count": run.episode_count,
-        "episodes_completed": run.episodes_completed,
-        "episodes_failed": run.episodes_failed,
-        "recommend": run.recommend,
-        "decision": _decision(run),
-        "gate_digest": run.gate_digest,
-        "url": f"{settings.client_url}/portal/evals/{run.id}",
-    }
+    data = answer_from_row(
+        EvalRunEnded,
+        run,
+        eval_run_id=run.id,
+        decision=_decision(run),
+        url=f"{settings.client_url}/portal/evals/{run.id}",
+    )
     return scope.announce(event, lambda delivery: body_of(delivery, event, scope.org_id, data)) > 0
 
 
-def _decision(run: EvalRunRow) -> dict[str, Any] | None:
-    """What a message needs of it; the run has it all."""
+def _decision(run: EvalRunRow) -> DecisionTold | None:
     summary = read_summary(run.summary)
     if not isinstance(summary, Rollup):
         return None
     decision = summary.decision
-    return {
-        "recommend": decision.recommend,
-        "sentence": decision.sentence,
-        "needed_n": decision.needed_n,
-        "gate_digest": decision.gate_digest,
-        "reasons": decision.reasons[:_MOST_REASONS],
-    }
+    return answer_from_row(DecisionTold, decision, reasons=decision.reasons[:_MOST_REASONS])
 
 
-def body_of(delivery_id: str, event: str, org_id: str, data: dict[str, Any]) -> str:
-    """The same text at every attempt."""
-    return to_json(
-        {
-            "id": delivery_id,
-            "event": event,
-            "organisation_id": org_id,
-            "created_at": wire_time(now_us()),
-            "data": data,
-        }
-    )
+def body_of(delivery_id: str, event: str, org_id: str, data: dict[str, Any] | EvalRunEnded) -> str:
+    message = WebhookMessage(delivery_id, event, org_id, wire_time(now_us()), data)
+    return to_json(msgspec.to_builtins(message))

@@ -11,6 +11,7 @@ import pytest
 import rollbook
 from rollbook.app import create_app
 from rollbook.contracts.episode import ArtifactRecord, EpisodeRecord
+from rollbook.contracts.rl.policy import PolicyRevision
 from rollbook.contracts.wire.episodes import ArtifactAnswer, EpisodeAnswer
 from rollbook.server.http.openapi import LeanRoute
 from rollbook.server.settings import Settings
@@ -97,6 +98,9 @@ def test_an_answer_becomes_a_record_without_loss() -> None:
         updated_at="2026-01-31T12:00:01Z",
         finalized_at="2026-01-31T12:00:01Z",
         archived_at=None,
+        policy_revision=PolicyRevision(
+            policy_family="grasp", revision_id="rev-7", policy_digest="d7", produced_at_ms=1
+        ),
     )
     record = msgspec.json.decode(msgspec.json.encode(answer), type=EpisodeRecord)
     for name in EpisodeRecord.__struct_fields__:
