@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.rl.batch import TrainerBatch
-from rollbook.contracts.rl.policy import PolicyRevision
 from rollbook.contracts.rl.provenance import EnvironmentPackageKey, RolloutTerminationReason
 from rollbook.contracts.rl.rollout import RolloutTable
 from rollbook.contracts.rl.staleness import StalenessPolicy, TokenStaleness, token_staleness

@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING
 from rollbook.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from rollbook.contracts.policy import (
+        CheckpointReference as CheckpointReference,
+        PolicyRevision as PolicyRevision,
+        PolicyRevisionLineage as PolicyRevisionLineage,
+    )
     from rollbook.contracts.rl.admission import (
         Admission as Admission,
         OffPolicyBudget as OffPolicyBudget,
@@ -44,11 +49,6 @@ if TYPE_CHECKING:
         read_document as read_document,
         read_file as read_file,
         write_file as write_file,
-    )
-    from rollbook.contracts.rl.policy import (
-        CheckpointReference as CheckpointReference,
-        PolicyRevision as PolicyRevision,
-        PolicyRevisionLineage as PolicyRevisionLineage,
     )
     from rollbook.contracts.rl.provenance import (
         EnvironmentPackageKey as EnvironmentPackageKey,
@@ -111,7 +111,7 @@ else:
                 "read_file",
                 "write_file",
             ),
-            "rollbook.contracts.rl.policy": (
+            "rollbook.contracts.policy": (
                 "CheckpointReference",
                 "PolicyRevision",
                 "PolicyRevisionLineage",

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rollbook.contracts.rl.policy import PolicyRevision
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.typed_metadata import TYPED_METADATA, check_typed_metadata
 
 __all__ = [

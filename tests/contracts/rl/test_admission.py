@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.record import U64_MAX
 from rollbook.contracts.rl.admission import Admission, OffPolicyBudget, Times, admit
 from rollbook.contracts.rl.admission_receipt import (
@@ -27,7 +28,6 @@ from rollbook.contracts.rl.admission_receipt import (
 )
 from rollbook.contracts.rl.admission_window import AdmissionWindow
 from rollbook.contracts.rl.json_form import artifact_from_json
-from rollbook.contracts.rl.policy import PolicyRevision
 from rollbook.contracts.rl.provenance import EnvironmentPackageKey, RolloutTerminationReason
 from rollbook.contracts.rl.rollout import RolloutArtifact, RolloutTable
 from rollbook.contracts.rl.rules import COMPATIBLE, STRICT, ContractRules

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.rl.admission import OffPolicyBudget
 from rollbook.contracts.rl.admission_window import AdmissionWindow, ReleaseDecision, StandingCounts
-from rollbook.contracts.rl.policy import PolicyRevision
 from rollbook.contracts.rl.provenance import EnvironmentPackageKey, RolloutTerminationReason
 from rollbook.contracts.rl.rollout import RolloutTable
 from rollbook.contracts.rl.rules import COMPATIBLE

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollbook.contracts.policy import CheckpointReference, PolicyRevision
 from rollbook.contracts.rl.batch import TrainerBatch
 from rollbook.contracts.rl.graph import LineageGraph
 from rollbook.contracts.rl.graph_nodes import (
@@ -22,7 +23,6 @@ from rollbook.contracts.rl.graph_nodes import (
     RevisionKey,
 )
 from rollbook.contracts.rl.json_form import batch_from_json, batch_to_json
-from rollbook.contracts.rl.policy import CheckpointReference, PolicyRevision
 from rollbook.contracts.rl.provenance import EnvironmentPackageKey, RolloutTerminationReason
 from rollbook.contracts.rl.rollout import RolloutArtifact, RolloutTable
 from rollbook.contracts.rl.rules import COMPATIBLE, STRICT, ContractRules

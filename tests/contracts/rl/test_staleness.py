@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollbook.contracts.rl.policy import PolicyRevision
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.rl.provenance import EnvironmentPackageKey, RolloutTerminationReason
 from rollbook.contracts.rl.rollout import RolloutTable
 from rollbook.contracts.rl.staleness import (

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from rollbook.contracts.rl.policy import PolicyRevision
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.errors import RollbookError
 from rollbook.server.db import tables
 from rollbook.server.db.engine import NOBODY, Database, Tenant

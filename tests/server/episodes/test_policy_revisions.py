@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from rollbook.contracts.rl.policy import (
+from rollbook.contracts.policy import (
     CheckpointReference,
     PolicyRevision,
     conflicting_field,

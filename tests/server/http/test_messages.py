@@ -11,7 +11,7 @@ import pytest
 import rollbook
 from rollbook.app import create_app
 from rollbook.contracts.episode import ArtifactRecord, EpisodeRecord
-from rollbook.contracts.rl.policy import PolicyRevision
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.wire.episodes import ArtifactAnswer, EpisodeAnswer
 from rollbook.server.http.openapi import LeanRoute
 from rollbook.server.settings import Settings

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.record import U64_MAX, Record, checked_int, checked_text, checked_type
 from rollbook.contracts.rl.admission_receipt import (
     OUTCOMES,
@@ -29,7 +30,6 @@ from rollbook.contracts.rl.admission_receipt import (
     receipt_id,
 )
 from rollbook.contracts.rl.columns import Rows
-from rollbook.contracts.rl.policy import PolicyRevision
 from rollbook.contracts.rl.rollout import RolloutTable
 from rollbook.contracts.rl.rules import STRICT, ContractRules
 from rollbook.contracts.rl.sample import as_array

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.record import Record, check_digest, checked_type, decode_json
 from rollbook.contracts.rl.admission import (
     Admission,
@@ -24,7 +25,6 @@ from rollbook.contracts.rl.admission_receipt import (
     RolloutAdmissionReceipt,
     RolloutIngestionTelemetry,
 )
-from rollbook.contracts.rl.policy import PolicyRevision
 from rollbook.contracts.rl.rollout import RolloutTable
 from rollbook.contracts.rl.rules import STRICT, ContractRules
 from rollbook.digest import digest_of

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.contracts.record import U64_MAX, Record, checked_int, checked_text, checked_type
-from rollbook.contracts.rl.policy import (
+from rollbook.contracts.policy import (
     PolicyRevision,
     PolicyRevisionLineage,
     merged,
     revision_conflict,
 )
+from rollbook.contracts.record import U64_MAX, Record, checked_int, checked_text, checked_type
 from rollbook.contracts.rl.provenance import RolloutProofReference
 from rollbook.contracts.rl.rollout import RolloutArtifact, RolloutTable
 from rollbook.contracts.rl.rules import STRICT, ContractRules

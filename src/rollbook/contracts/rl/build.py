@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.record import U32_MAX, U64_MAX, checked_int, checked_text, checked_type
 from rollbook.contracts.rl.columns import Offsets, TableColumns, coded
-from rollbook.contracts.rl.policy import PolicyRevision
 from rollbook.contracts.rl.provenance import (
     PROOF_KINDS,
     TERMINATION_REASONS,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.contracts.rl.policy import PolicyRevision
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.rl.provenance import EnvironmentPackageKey, LogprobSemantics
 from rollbook.contracts.rl.sample import Column
 from rollbook.contracts.rl.text_column import TextColumn

@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from rollbook.contracts.policy import PolicyRevision, merged, revision_conflict
 from rollbook.contracts.record import Record, check_digest, checked_type
 from rollbook.contracts.rl.batch import TrainerBatch
 from rollbook.contracts.rl.graph_nodes import (
@@ -25,7 +26,6 @@ from rollbook.contracts.rl.graph_nodes import (
     NamedArtifact,
     RevisionKey,
 )
-from rollbook.contracts.rl.policy import PolicyRevision, merged, revision_conflict
 from rollbook.contracts.rl.rollout import RolloutArtifact, RolloutTable
 from rollbook.contracts.rl.table_digests import Digests, table_root
 from rollbook.errors import (

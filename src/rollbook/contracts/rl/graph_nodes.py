@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
+from rollbook.contracts.policy import CheckpointReference, PolicyRevision
 from rollbook.contracts.record import Record
 from rollbook.contracts.rl.batch import TrainerBatch
-from rollbook.contracts.rl.policy import CheckpointReference, PolicyRevision
 from rollbook.contracts.rl.provenance import EnvironmentPackageKey
 from rollbook.digest import Plain
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from rollbook.contracts.policy import PolicyRevision, PolicyRevisionLineage
 from rollbook.contracts.record import (
     U32_MAX,
     U64_MAX,
@@ -25,7 +26,6 @@ from rollbook.contracts.record import (
 )
 from rollbook.contracts.rl import f32_json
 from rollbook.contracts.rl.batch import TrainerBatch, batch_from_parts
-from rollbook.contracts.rl.policy import PolicyRevision, PolicyRevisionLineage
 from rollbook.contracts.rl.provenance import (
     EnvironmentPackageKey,
     LogprobSemantics,

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rollbook.contracts.findings import Finding
+from rollbook.contracts.policy import CheckpointReference, PolicyRevision
 from rollbook.contracts.rl.batch import TrainerBatch
 from rollbook.contracts.rl.json_form import (
     artifact_from_json,
@@ -16,7 +17,6 @@ from rollbook.contracts.rl.json_form import (
     batch_from_json,
     batch_to_json,
 )
-from rollbook.contracts.rl.policy import CheckpointReference, PolicyRevision
 from rollbook.contracts.rl.provenance import (
     EnvironmentPackageKey,
     RolloutProofKind,

@@ -13,6 +13,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.record import Record
 from rollbook.contracts.rl.build import build_columns
 from rollbook.contracts.rl.columns import (
@@ -22,7 +23,6 @@ from rollbook.contracts.rl.columns import (
     TableColumns,
     concat_columns,
 )
-from rollbook.contracts.rl.policy import PolicyRevision
 from rollbook.contracts.rl.provenance import (
     PROOF_KINDS,
     TERMINATION_REASONS,

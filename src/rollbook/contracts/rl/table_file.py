@@ -21,8 +21,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.rl.columns import Offsets, StoredSamples, TableColumns
-from rollbook.contracts.rl.policy import PolicyRevision
 from rollbook.contracts.rl.provenance import (
     PROOF_KINDS,
     TERMINATION_REASONS,

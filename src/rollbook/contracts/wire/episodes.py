@@ -14,7 +14,7 @@ from rollbook.contracts.episode import (
     EpisodeStatus,
     FinalStatus,
 )
-from rollbook.contracts.rl.policy import PolicyRevision
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.wire.limits import LONGEST_INDEXED, LONGEST_TAG, LONGEST_TEXT, MOST_TAGS
 from rollbook.contracts.wire.uploads import Kinds, Sha256, Size, UploadUrl
 

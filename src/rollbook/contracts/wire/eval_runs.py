@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from rollbook.contracts.evals import ResultStatus, RunnerKind, RunStatus
-from rollbook.contracts.rl.policy import PolicyRevision
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.wire.episodes import Name, Version
 from rollbook.contracts.wire.limits import LONGEST_INDEXED, MOST_IN_A_BATCH
 

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from rollbook.contracts.decision import Recommendation
 from rollbook.contracts.evals import RunStatus
-from rollbook.contracts.rl.policy import PolicyRevision
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.wire.limits import LONGEST_URL
 
 Event: TypeAlias = Literal["eval_run.completed", "eval_run.failed", "eval_run.cancelled"]

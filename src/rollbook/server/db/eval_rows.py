@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 
 from rollbook.contracts.evals import RunStatus
-from rollbook.contracts.rl.policy import PolicyRevision
+from rollbook.contracts.policy import PolicyRevision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

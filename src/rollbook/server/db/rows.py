@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from msgspec import UNSET, UnsetType
 
 from rollbook.contracts.episode import ArtifactKind, EpisodeSource, EpisodeStatus
-from rollbook.contracts.rl.policy import PolicyRevision
+from rollbook.contracts.policy import PolicyRevision
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import sqlalchemy as sa
 from msgspec import UNSET
 
-from rollbook.contracts.rl.policy import PolicyRevision
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.errors import EpisodeArchived, IdempotencyConflict
 from rollbook.server.db import statements, tables
 from rollbook.server.db.engine import to_json

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from rollbook.contracts.rl.policy import PolicyRevision, merged, revision_conflict
+from rollbook.contracts.policy import PolicyRevision, merged, revision_conflict
 from rollbook.contracts.wire.limits import LONGEST_INDEXED, LONGEST_POLICY_FAMILY
 from rollbook.server.db import tables
 from rollbook.server.db.tables import new_id
