@@ -84,7 +84,7 @@ def test_an_argument_that_does_not_exist_is_a_type_error(environment: WireServer
 def test_without_httpx_the_missing_extra_is_named() -> None:
     program = (
         "import sys; sys.modules['httpx'] = None; from rollbook.errors import ConfigurationError\n"
-        "try: import rollbook.client\n"
+        "try: from rollbook.client import Client\n"
         "except ConfigurationError as error: sys.exit('rollbook[client]' not in str(error))\n"
         "sys.exit(2)"
     )

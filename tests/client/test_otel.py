@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 import pytest
 from opentelemetry import trace
 
-from rollbook.client.otel import current_trace
+from rollbook.client.bodies import current_trace
 from tests.client.conftest import MakeClient
 from tests.client.wire_server import WireServer
 
@@ -63,7 +63,7 @@ def test_a_broken_tracer_does_not_keep_an_episode_from_being_recorded(
 
 def test_opentelemetry_is_never_imported_for_it() -> None:
     program = (
-        "import sys; from rollbook.client.otel import current_trace; assert current_trace() is None\n"
+        "import sys; from rollbook.client.bodies import current_trace; assert current_trace() is None\n"
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

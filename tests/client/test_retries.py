@@ -242,7 +242,11 @@ def other_server() -> Iterator[Callable[[bytes], str]]:
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", ServerError, "not JSON"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", ServerError, "not JSON"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", ServerError, "names none"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+            ServerError,
+            "missing required field `episode_id`",
+        ),
         (
             b"HTTP/1.1 301 Moved\r\nLocation: https://other/x?sig=1\r\nContent-Length: 0\r\n\r\n",
             APIError,

@@ -224,7 +224,8 @@ class WireServer:
         if episode["finalized"] and any((episode["id"], kind) in self.blobs for kind in kinds):
             raise Refused(409, "artifact_stored", "it is stored and finalized")
         episode["requested"] = list(dict.fromkeys([*episode["requested"], *kinds]))
-        return JSONResponse({"upload_urls": self._urls(request, episode, kinds)})
+        facts = {"episode_id": episode["id"], "storage": "r2"}
+        return JSONResponse({**facts, "upload_urls": self._urls(request, episode, kinds)})
 
     async def finalize(self, request: Request) -> Response:
         episode = self._mine(request)
@@ -256,6 +257,7 @@ class WireServer:
         self.uploads[upload_id] = {
             "episode": episode["id"],
             "kind": body["kind"],
+            "size": body["size"],
             "count": math.ceil(body["size"] / self.part_size),
             "parts": {},
         }
@@ -278,12 +280,21 @@ class WireServer:
             {"number": n, "url": self._token(request, upload=upload_id, part=n)} for n in missing
         ]
         done = [{"number": n, "size": len(data)} for n, data in sorted(upload["parts"].items())]
-        body = {"upload_id": upload_id, "part_size": self.part_size, "completed": False}
+        body = {
+            "upload_id": upload_id,
+            "kind": upload["kind"],
+            "size": upload["size"],
+            "part_size": self.part_size,
+            "part_count": upload["count"],
+            "expires_at": now(),
+            "completed": False,
+        }
         return JSONResponse({**body, "parts": urls, "done": done, **self.part_answer}, 201)
 
     async def complete(self, request: Request) -> Response:
         episode = self._mine(request)
-        upload = self.uploads[self._upload(request)]
+        upload_id = self._upload(request)
+        upload = self.uploads[upload_id]
         body = await _object(request)
         for part in body["parts"]:
             data = upload["parts"].get(part["number"], b"")
@@ -294,7 +305,8 @@ class WireServer:
         if sha256 != body["sha256"]:
             raise Refused(409, "artifact_mismatch", "the whole is another one")
         self.blobs[episode["id"], upload["kind"]] = Blob(whole, sha256)
-        return JSONResponse({"kind": upload["kind"], "size": len(whole), "sha256": sha256})
+        facts = {"upload_id": upload_id, "kind": upload["kind"]}
+        return JSONResponse({**facts, "size": len(whole), "sha256": sha256})
 
     # ------------------------------------------------------------------------------- blobs
 

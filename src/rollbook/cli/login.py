@@ -47,8 +47,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 @contextmanager
 def connection_to(access: Access) -> Iterator[Connection]:
-    from rollbook.client.connection import Connection
-    from rollbook.client.retries import ONCE
+    from rollbook.client.connection import ONCE, Connection
     from rollbook.client.runtime import BlockingRuntime, finish
 
     runtime = BlockingRuntime()
@@ -76,16 +75,9 @@ def call(
     answer: type[T],
     body: Mapping[str, Any] | None = None,
 ) -> T:
-    import msgspec
-
     from rollbook.client.runtime import finish
 
-    found = finish(connection.call(what, method, path, body=body))
-    try:
-        return msgspec.convert(found, answer)
-    except msgspec.ValidationError as error:
-        message = f"cannot {what}: the server's answer is not understood: {error}"
-        raise ServerError(status_code=200, message=message, response_body=found) from error
+    return finish(connection.call(what, method, path, answer=answer, body=body))
 
 
 # -------------------------------------------------------------------------------------------- login

@@ -1,4 +1,4 @@
-"""ArtifactFiles: what a caller wants uploaded, checked while nothing has been created yet. Arrays become files here."""
+"""ArtifactFiles: the files to upload, checked before anything is created. Arrays are written to files here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rollbook.contracts.streams import Clocks, clocked_streams
 from rollbook.errors import ConfigurationError
 
 Given: TypeAlias = "str | os.PathLike[str] | Mapping[str, ArrayLike]"
-"""A file, or arrays by their keys."""
+"""A file, or arrays by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class ArtifactFile:
     path: Path
     size: int
     is_ours: bool = False
-    """Made by us and changed by nobody: it may be linked where another file has to be copied."""
+    """Written here, and nobody else changes it: the spool may link it instead of copying it."""
 
 
 class ArtifactFiles:
-    """Closing it removes the files that were made from arrays."""
+    """Closing it removes the files that were written from arrays."""
 
     def __init__(self, given: Mapping[ArtifactKind, Given | None], t_ns: Clocks | None) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -40,15 +40,15 @@ class ArtifactFiles:
         try:
             for kind, each in given.items():
                 if each is not None:
-                    self.by_kind[kind] = self._checked(checked_kind(kind), each, t_ns)
+                    known = checked_kind(kind)
+                    self.by_kind[kind] = (
+                        self._encoded(known, each, t_ns)
+                        if isinstance(each, Mapping)
+                        else checked_file(known, each)
+                    )
         except BaseException:
             self.close()
             raise
-
-    def _checked(self, kind: ArtifactKind, given: Given, t_ns: Clocks | None) -> ArtifactFile:
-        if isinstance(given, Mapping):
-            return self._encoded(kind, given, t_ns)
-        return checked_file(kind, given)
 
     def _encoded(
         self, kind: ArtifactKind, arrays: Mapping[str, ArrayLike], t_ns: Clocks | None

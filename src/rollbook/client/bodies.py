@@ -1,15 +1,16 @@
-"""What is sent to create and to finalize an episode. Every mistake is found here, before anything exists anywhere."""
+"""The bodies that create and finalize an episode. All arguments are checked here, before anything is created."""
 
 from __future__ import annotations
 
+import logging
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rollbook.client.artifact_files import checked_kind
-from rollbook.client.otel import current_trace
 from rollbook.client.uploads import Uploaded
 from rollbook.contracts.episode import (
     EPISODE_SOURCES,
@@ -24,6 +25,7 @@ from rollbook.contracts.typed_metadata import plain_metadata
 from rollbook.errors import ConfigurationError
 
 _LONGEST = {"name": LONGEST_NAME, "robot": LONGEST_ROBOT}
+_log = logging.getLogger("rollbook.client")
 
 
 def create_body(
@@ -77,7 +79,7 @@ def finalize_body(
 def with_artifacts(
     body: Mapping[str, Any], uploaded: Mapping[ArtifactKind, Uploaded], bytes_total: int | None
 ) -> dict[str, Any]:
-    """The digests by which the server checks what it has got."""
+    """Adds size and SHA-256 of each artifact. The server compares them with what it stored."""
     complete = dict(body)
     if uploaded:
         complete["artifacts"] = {kind: each.as_dict() for kind, each in uploaded.items()}
@@ -125,3 +127,27 @@ def _tags(tags: object) -> list[str]:
     if isinstance(tags, str) or not isinstance(tags, Sequence | set | frozenset):
         raise ConfigurationError(message="tags= has to be a list of texts, such as ['night']")
     return [_text("tags", tag) for tag in tags]
+
+
+def current_trace() -> dict[str, str] | None:
+    """The OpenTelemetry span that the program is in; None outside of any span.
+
+    OpenTelemetry is never imported here: a program that has a span has imported it.
+    """
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return None
+    try:
+        span = trace.get_current_span().get_span_context()
+        if not span.is_valid:
+            return None
+        trace_id, span_id = f"{span.trace_id:032x}", f"{span.span_id:016x}"
+        flags = int(span.trace_flags) & 0xFF
+    except Exception:  # noqa: BLE001 - an episode is recorded whatever the tracer does
+        _log.debug("the current trace could not be read", exc_info=True)
+        return None
+    return {
+        "trace_id": trace_id,
+        "span_id": span_id,
+        "traceparent": f"00-{trace_id}-{span_id}-{flags:02x}",
+    }

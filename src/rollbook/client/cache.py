@@ -1,4 +1,4 @@
-"""Cache: artifacts that were downloaded, each under its own SHA-256, so that nothing is fetched twice or mixed up."""
+"""Cache: downloaded artifacts, each stored under its SHA-256, so that no artifact is downloaded twice."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LEFTOVER_S = 86_400.0
 
 
 class Cache:
-    """A folder of at most `limit_bytes`, of which the files used longest ago go first. Processes may share it.
+    """A folder of at most `limit_bytes`. The files that were used longest ago are removed first.
 
-    What it returns may be removed when something else is fetched: copy what is to stay.
+    Processes may share it. A later download may remove a file that it returned: copy a file that you want to keep.
     """
 
     def __init__(
@@ -31,10 +31,10 @@ class Cache:
         self.folder = Path(folder) if folder is not None else home() / "cache"
         self._limit_bytes = limit_bytes
         self._room_bytes = 0
-        """That may still be filled before anybody has to look at the whole folder again."""
+        """Bytes that may still be added before the size of the folder has to be measured again."""
 
     def find(self, sha256: str) -> Path | None:
-        """The file, if its bytes are what they should be. A damaged one is removed."""
+        """The file, after comparing its SHA-256. A damaged file is removed."""
         path = self.folder / _checked(sha256)
         try:
             if sha256_of(path) == sha256:
@@ -56,21 +56,21 @@ class Cache:
             raise StorageError(path=str(self.folder), detail=detail) from error
 
     def has(self, sha256: str | None) -> bool:
-        """There is such a file. Whether it is whole shows when it is used."""
+        """Whether there is such a file. Its digest is compared when it is used."""
         return sha256 is not None and (self.folder / _checked(sha256)).exists()
 
     def add(self, data: bytes, what: str) -> Path:
-        """Bytes that are here already."""
+        """Stores bytes that are in memory."""
         incoming = self.incoming(what, len(data))
         incoming.write(data)
         return self.keep(incoming, None)
 
     def keep(self, file: IncomingFile, sha256: str | None) -> Path:
-        """Under its digest, which has to be the promised one, if one was promised."""
+        """Stores a complete download under its digest. Raises ChecksumMismatch if it is not `sha256`."""
         found = file.finish()
         if sha256 is not None and found != sha256:
             file.discard()
-            detail = f"{file.what} was to be {sha256} and is {found}; download it again"
+            detail = f"{file.what} should have SHA-256 {sha256} and has {found}; download it again"
             raise ChecksumMismatch(path=str(self.folder), detail=detail)
         path = self.folder / found
         os.replace(file.path, path)
@@ -80,7 +80,7 @@ class Cache:
         return path
 
     def _make_room(self, newest: Path) -> None:
-        """Others may be at it as well, so a file that is gone already is no surprise."""
+        """Other processes may do the same at the same time, so a file may be gone already."""
         files: list[tuple[float, int, Path]] = []
         for each in self.folder.iterdir():
             with suppress(FileNotFoundError):
@@ -97,12 +97,12 @@ class Cache:
                 with suppress(FileNotFoundError):
                     path.unlink()
                 total -= size
-        # others fill it too: so not all that is left, but enough that looking costs little
+        # other processes add files too, so only a part of what is left is used before measuring again
         self._room_bytes = max(self._limit_bytes - total, 0) // 16
 
 
 class IncomingFile:
-    """The sink of a download. It keeps what has come when the connection breaks, so that the rest can follow."""
+    """The sink of a download. When the connection breaks it keeps its bytes, so that the download can be resumed."""
 
     def __init__(self, path: Path, what: str, expected: int | None) -> None:
         self.path = path
@@ -117,11 +117,13 @@ class IncomingFile:
         return self._expected is not None and self.size == self._expected
 
     def begin(self, answer: Answer) -> None:
-        """206 goes on where it broke off; anything else starts from the beginning."""
+        """A 206 continues at the current size. Any other success starts from the beginning."""
         goes_on = answer.headers.get("content-range", "").startswith(f"bytes {self.size}-")
         if answer.status != 206 or not goes_on:
             if answer.status == 206:
-                message = f"cannot download {self.what}: another part came than was asked for"
+                message = (
+                    f"cannot download {self.what}: the server sent another part than requested"
+                )
                 raise ServerError(status_code=206, message=message)
             self._file.seek(0)
             self._file.truncate()
@@ -131,7 +133,7 @@ class IncomingFile:
     def write(self, piece: bytes) -> None:
         self.size += len(piece)
         if self._expected is not None and self.size > self._expected:
-            detail = f"{self.what} was to have {self._expected} bytes and has more"
+            detail = f"{self.what} should have {self._expected} bytes and has more"
             raise ChecksumMismatch(path=str(self.path), detail=detail)
         self._hasher.update(piece)
         try:
@@ -141,7 +143,7 @@ class IncomingFile:
             raise StorageError(path=str(self.path), detail=detail) from error
 
     def finish(self) -> str:
-        """Its SHA-256. It need not last: whoever finds it in the cache looks at every byte."""
+        """Closes the file and returns its SHA-256. No fsync: `find` compares every byte before a file is used."""
         self._file.close()
         return self._hasher.hexdigest()
 
@@ -152,7 +154,7 @@ class IncomingFile:
 
 
 def _checked(sha256: str) -> str:
-    """It becomes the name of a file, and comes from elsewhere."""
+    """The digest comes from a server and becomes a file name, so it is checked."""
     if not _DIGEST.fullmatch(sha256):
         raise StorageError(path="cache", detail=f"{sha256!r} is not a SHA-256")
     return sha256

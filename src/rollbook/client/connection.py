@@ -1,11 +1,11 @@
-"""Connection: one server and one key. Sends requests, again where that is safe, and turns what comes back into
-values or errors."""
+"""Connection: one server and one key. It sends requests, repeats them where that is safe, and decodes the answers."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -15,29 +15,55 @@ from rollbook.client.http import (
     TRANSFER_TIMEOUT,
     Answer,
     Request,
-    json_object,
+    decoded_answer,
     json_request,
     raise_for,
     retry_after,
     transport_error,
 )
-from rollbook.client.retries import ONCE, Retries
 from rollbook.client.runtime import Runtime, Sink
 from rollbook.errors import TransportError
 
 _NO_ANSWER = (httpx.TransportError, httpx.InvalidURL, httpx.DecodingError)
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """When a request is sent again.
+
+    Waits grow as 1, 2, 4 … times `first_wait_s`. Each is drawn at random from the upper half of that, so that a hundred
+    robots that lost one server do not all return in the same instant.
+    """
+
+    attempts: int = 4
+    """Including the first one."""
+    first_wait_s: float = 1.0
+    longest_wait_s: float = 30.0
+    """Also the longest wait that a server may ask for. If it asks for more, the caller gets the error."""
+
+    def wait_s(self, failed_attempts: int, asked_s: int | None = None) -> float | None:
+        """Seconds before the next attempt; None when no attempt is left."""
+        if failed_attempts >= self.attempts or (asked_s or 0) > self.longest_wait_s:
+            return None
+        backoff = min(self.first_wait_s * float(2 ** (failed_attempts - 1)), self.longest_wait_s)
+        return max(backoff * random.uniform(0.5, 1.0), float(asked_s or 0))
+
+
+ONCE = Retries(attempts=1)
+
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    to_be_repeated: bool
+    repeat: bool
     answer: Answer | None = None
     failure: TransportError | None = None
 
     @property
     def asked_s(self) -> int | None:
-        """How long the server wants to be left alone."""
+        """The wait that the server asks for."""
         return None if self.answer is None else retry_after(self.answer)
 
     def outcome(self) -> Answer:
@@ -63,7 +89,7 @@ class Connection:
         self._timeout = timeout or JSON_TIMEOUT
         self._retries = retries or Retries()
         self.presumed_down = False
-        """Set by whoever has somewhere else to put an episode: each request is then tried once, until one succeeds."""
+        """Set when an episode went to the spool: each request is then tried once, until one succeeds."""
 
     async def call(
         self,
@@ -71,12 +97,16 @@ class Connection:
         method: str,
         path: str,
         *,
+        answer: type[T],
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         slow: bool = False,
         safe_to_resend: bool = False,
-    ) -> dict[str, Any]:
-        """A JSON route of the server. `slow`: it may look at every byte of an artifact before it answers."""
+    ) -> T:
+        """Calls a JSON route and decodes its answer, a message of `rollbook.contracts.wire`.
+
+        `slow`: the server may read every byte of an artifact before it answers.
+        """
         request = json_request(
             what,
             method,
@@ -87,7 +117,7 @@ class Connection:
             timeout=TRANSFER_TIMEOUT if slow else self._timeout,
             safe_to_resend=safe_to_resend or method == "GET",
         )
-        return json_object(request, await self.send(request))
+        return decoded_answer(request, await self.send(request), answer)
 
     async def put(self, what: str, url: str, content_type: str, body: FileSlice | bytes) -> None:
         """Uploads to a signed URL. The URL is the permission, so the API key is not sent."""
@@ -117,7 +147,7 @@ class Connection:
         return self.absolute(to)
 
     async def get(self, what: str, url: str, sink: Sink, *, start: int = 0) -> None:
-        """One attempt, from a signed URL: only the sink knows how much of it need not be sent again."""
+        """One attempt to download from a signed URL. The caller repeats it, from where the sink stopped."""
         headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
         if start:
             headers["Range"] = f"bytes={start}-"
@@ -137,12 +167,12 @@ class Connection:
             raise_for(request, answer)
 
     async def send(self, request: Request) -> Answer:
-        """The answer, or a TransportError once trying again has not helped or would not have been safe."""
+        """The answer. Raises TransportError when every attempt failed, or when a second one is not safe."""
         retries = ONCE if self.presumed_down else self._retries
         failed = 0
         while True:
             attempt = await self._attempt(request)
-            if not attempt.to_be_repeated:
+            if not attempt.repeat:
                 self.presumed_down = self.presumed_down and attempt.answer is None
                 return attempt.outcome()
             failed += 1
@@ -157,12 +187,12 @@ class Connection:
         except _NO_ANSWER as error:
             again = request.safe_to_resend or isinstance(error, _NEVER_SENT)
             return _Attempt(again, failure=transport_error(request, error))
-        # a request that was turned away was not acted on; one that failed inside may have been
+        # the server did not act on a request that it turned away; it may have acted on one that failed inside
         failed_inside = answer.status >= 500 and request.safe_to_resend
         return _Attempt(answer.status == 429 or failed_inside, answer=answer)
 
     async def pause(self, failed: int, asked_s: int | None = None) -> bool:
-        """Waits before another attempt of something the caller repeats itself; False when it should give up."""
+        """Waits before the next attempt of a caller that repeats by itself. False: no attempt is left."""
         wait = self._retries.wait_s(failed, asked_s)
         if wait is None:
             return False
@@ -170,5 +200,5 @@ class Connection:
         return True
 
     def absolute(self, url: str) -> str:
-        """Servers may name addresses of their own without saying who they are."""
+        """A server may give URLs of its own without scheme and host."""
         return self.base_url + url if url.startswith("/") else url

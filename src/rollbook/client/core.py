@@ -1,4 +1,4 @@
-"""ClientCore: everything Client and AsyncClient can do, written once."""
+"""ClientCore: everything that Client and AsyncClient can do, written once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from rollbook.client.artifact_files import ArtifactFiles, Given
@@ -16,7 +16,7 @@ from rollbook.client.cache import Cache
 from rollbook.client.connection import Connection
 from rollbook.client.delivery import Courier, Delivery, DeliveryRound
 from rollbook.client.listing import Listing, search_terms
-from rollbook.client.recorded import RecordedCore, episode_record
+from rollbook.client.recorded import RecordedCore
 from rollbook.client.recording import Recording, RecordingPlace
 from rollbook.client.spool import Spool
 from rollbook.client.uploads import OnProgress
@@ -29,6 +29,8 @@ from rollbook.contracts.episode import (
 )
 from rollbook.contracts.streams import Clocks
 from rollbook.errors import ConfigurationError
+
+T = TypeVar("T")
 
 
 class ClientCore:
@@ -67,10 +69,10 @@ class ClientCore:
         tags: Sequence[str] | None = None,
         artifacts: Iterable[ArtifactKind] = ARTIFACT_KINDS,
     ) -> Recording:
-        """Opens an episode, to `upload` into and to `finalize`; or use it as a context manager.
+        """Opens an episode. `upload` artifacts into it and `finalize` it, or use it as a context manager.
 
-        `policy_version`, `env_version`, `git_sha` and `seed` say what the run can be repeated with. `metadata` takes
-        anything JSON can say, NumPy values and the typed values of rollbook.client. `artifacts` are those to come.
+        `policy_version`, `env_version`, `git_sha` and `seed` say how the run can be repeated. `metadata` takes JSON
+        values, NumPy values and the typed values of rollbook.client. `artifacts`: the kinds that will be uploaded.
         """
         body = create_body(
             source=source,
@@ -114,11 +116,11 @@ class ClientCore:
         failure_time_s: float | None = None,
         on_progress: OnProgress | None = None,
     ) -> Recording:
-        """Records a whole episode in one call: creates it, uploads what is given, and finalizes it.
+        """Records a whole episode in one call: creates it, uploads the given files, and finalizes it.
 
         `sensors` and `actions` are files, or arrays by key (`{"/joint_states/position": array}`) with `t_ns`, their
-        times in nanoseconds: one clock for all, or one by namespace. Everything is checked before anything is
-        created. Should an upload fail, the episode is finalized as failed and the error raised.
+        times in nanoseconds: one clock for all arrays, or one for each namespace. All arguments are checked before
+        anything is created. If an upload fails, the episode is finalized as failed and the error is raised.
         """
         ending = finalize_body(
             status=status, duration_s=duration_s, fps=fps, failure_time_s=failure_time_s
@@ -159,10 +161,10 @@ class ClientCore:
         for_any_server: bool = False,
         on_progress: OnProgress | None = None,
     ) -> Delivery:
-        """Sends every episode that waits in the spool, each exactly once, and says what became of them.
+        """Sends every episode that waits in the spool, each exactly once, and reports the outcome of each.
 
-        Those recorded for another server keep waiting unless `for_any_server`. Raises LeaseHeld while another process
-        delivers from the same folder.
+        Episodes recorded for another server keep waiting unless `for_any_server`. `retry_refused` also sends the
+        episodes that the server refused before. Raises LeaseHeld while another process delivers from the same folder.
         """
         if self.spool is None:
             raise ConfigurationError(message="there is no spool; make the client with spool=FOLDER")
@@ -182,8 +184,8 @@ class ClientCore:
     # --------------------------------------------------------------------------------- reading back
 
     async def episode(self, episode_id: str) -> RecordedCore:
-        """One episode; NotFoundError when there is none of this id, or it is someone else's."""
-        return self._recorded(episode_record(await self._call("read", "GET", episode_id)))
+        """Reads one episode. Raises NotFoundError for an unknown id and for an episode of another organisation."""
+        return self._recorded(await self._call(EpisodeRecord, "read", "GET", episode_id))
 
     def listing(
         self,
@@ -203,11 +205,11 @@ class ClientCore:
         with_archived: bool = False,
         limit: int | None = None,
     ) -> Listing:
-        """Episodes that are all of this, the newest first; fetched page by page as they are asked for.
+        """Episodes that match every filter, newest first, fetched page by page as you iterate.
 
-        `name` is a part of the name. `tag` is one tag or several, which all have to be there. `metadata` is what has to
-        stand in the metadata: `{"task": {"name": "pick"}}`. `since` (included) and `until` (not included) are times of
-        creation. `limit` is how many at most.
+        `name`: a part of the name. `tag`: one tag or several; an episode needs all of them. `metadata`: values that the
+        metadata must contain, such as `{"task": {"name": "pick"}}`. `since` (included) and `until` (excluded) are times
+        of creation. `limit`: the greatest number of episodes.
         """
         wanted = {
             "policy_version": policy_version,
@@ -225,15 +227,15 @@ class ClientCore:
         return Listing(self.connection, self._recorded, query, limit)
 
     async def delete_episode(self, episode_id: str) -> None:
-        """The episode and its artifacts, for good."""
-        await self._call("delete", "DELETE", episode_id)
+        """Deletes the episode and its artifacts. This cannot be undone."""
+        await self._call(dict[str, Any], "delete", "DELETE", episode_id)
 
     async def archive_episode(self, episode_id: str) -> None:
-        """Out of the lists and closed to changes, until it is restored."""
-        await self._call("archive", "POST", episode_id, "/archive")
+        """Hides the episode from lists and closes it to changes, until it is restored."""
+        await self._call(dict[str, Any], "archive", "POST", episode_id, "/archive")
 
     async def restore_episode(self, episode_id: str) -> None:
-        await self._call("restore", "POST", episode_id, "/restore")
+        await self._call(dict[str, Any], "restore", "POST", episode_id, "/restore")
 
     async def call(
         self,
@@ -246,15 +248,16 @@ class ClientCore:
         safe_to_resend: bool = False,
         slow: bool = False,
     ) -> dict[str, Any]:
-        """A JSON route that has no method of its own here; `what` says in words what it does, for messages.
+        """Calls a JSON route that has no method here. `what` says in words what it does, for error messages.
 
-        `safe_to_resend`: the server may get it twice without harm, so it is sent again after a lost answer. `slow`: it
-        may take minutes.
+        `safe_to_resend`: the server may receive the request twice without harm, so it is sent again after a lost
+        answer. `slow`: the answer may take minutes.
         """
         return await self.connection.call(
             what,
             method,
             path,
+            answer=dict[str, Any],
             body=body,
             headers=headers,
             slow=slow,
@@ -262,24 +265,26 @@ class ClientCore:
         )
 
     async def close(self) -> None:
-        """Ends connections. Episodes in the spool stay there. A second call does nothing."""
+        """Closes the connections. Episodes in the spool stay there. A second call does nothing."""
         if self._courier is not None:
             await self.connection.runtime.in_thread(self._courier.stop)
         await self.connection.runtime.close()
 
     # -------------------------------------------------------------------------------------- within
 
-    async def _call(self, verb: str, method: str, episode_id: str, suffix: str = "") -> Any:
+    async def _call(
+        self, answer: type[T], verb: str, method: str, episode_id: str, suffix: str = ""
+    ) -> T:
         if not episode_id:
             raise ConfigurationError(message=f"cannot {verb} an episode without an id")
         path = f"/api/episodes/{quote(episode_id, safe='')}{suffix}"
-        return await self.connection.call(f"{verb} the episode", method, path)
+        return await self.connection.call(f"{verb} the episode", method, path, answer=answer)
 
     def _recorded(self, record: EpisodeRecord) -> RecordedCore:
         return RecordedCore(self.connection, self.cache, record)
 
     def _reached(self) -> None:
-        """An episode has reached the server, so those that wait can reach it too."""
+        """Starts a delivery: an episode has reached the server, so the waiting ones can reach it too."""
         if self._courier is not None:
             self._courier.start()
 

@@ -1,4 +1,4 @@
-"""Credentials: which server, and the key for it. From the call, the environment, or the file that login wrote."""
+"""Credentials: the server and its API key, from arguments, the environment, or the file that login wrote."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Access:
 
 
 def home() -> Path:
-    """Where everything of this user lies: credentials and cache."""
+    """The folder of this user: credentials, cache and journals."""
     given = os.environ.get(ENV_HOME, "").strip()
     return Path(given).expanduser() if given else Path.home() / ".rollbook"
 
@@ -58,7 +58,7 @@ def credentials_path() -> Path:
 def resolve_access(
     api_key: str | None = None, base_url: str | None = None, profile: str | None = None
 ) -> Access:
-    """Each value on its own: as given, else from the environment, else from the profile."""
+    """Key and URL, each from the argument, else from the environment, else from the profile."""
     key = api_key or os.environ.get(ENV_API_KEY)
     url = base_url or os.environ.get(ENV_BASE_URL)
     if not key or not url:
@@ -93,7 +93,7 @@ def read_profiles() -> dict[str, Profile]:
 
 
 def write_profile(profile: Profile, name: str = DEFAULT_PROFILE) -> Path:
-    """Adds or replaces one profile. Nobody but the owner can read the file, not even while it is written."""
+    """Adds or replaces one profile. Only the owner can read the file, also while it is being written."""
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     table = {field.name: getattr(profile, field.name) for field in fields(profile)}
     table["written_at"] = profile.written_at or now
@@ -104,7 +104,7 @@ def write_profile(profile: Profile, name: str = DEFAULT_PROFILE) -> Path:
 
 
 def remove_profile(name: str = DEFAULT_PROFILE) -> bool:
-    """False when there was none. With the last one the file goes as well."""
+    """Returns False if there is no such profile. Removing the last profile removes the file."""
     if not credentials_path().exists():
         return False
     with _locked():
@@ -129,7 +129,7 @@ def _missing(what: str, argument: str, variable: str) -> str:
 def _checked_key(key: str) -> str:
     key = key.strip()
     if not key.isascii() or not key.isprintable() or " " in key:
-        message = "the API key holds characters no key has; copy it again, without quotes or spaces"
+        message = "the API key contains characters that no key has; copy it again, without quotes or spaces"
         raise ConfigurationError(message=message)
     return key
 
@@ -152,7 +152,7 @@ def _profile(path: Path, name: str, table: object) -> Profile:
     values = table if isinstance(table, Mapping) else {}
     kept = {key: value for key, value in values.items() if key in known and isinstance(value, str)}
     if not {"api_key", "base_url"} <= kept.keys():
-        message = f"profile {name!r} in {path} is not whole; run `rollbook login --profile {name}`"
+        message = f"profile {name!r} in {path} is incomplete; run `rollbook login --profile {name}`"
         raise ConfigurationError(message=message)
     return Profile(**kept)
 
@@ -179,13 +179,13 @@ def _as_toml(name: str, profile: Profile) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A JSON string is a TOML string, but for DEL, which only JSON lets stand as it is."""
+    """A JSON string is a TOML string, except that TOML requires DEL to be escaped."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 @contextmanager
 def _locked() -> Iterator[None]:
-    """Two logins at once must not lose one another's profile."""
+    """Prevents two logins at the same time from losing a profile."""
     folder = home()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The default client, behind `rollbook.log_episode` and its neighbours: made when it is first needed."""
+"""The default client of `rollbook.log_episode` and `rollbook.start_episode`, made when it is first used."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
-from rollbook.client.client import Client
-from rollbook.client.client_base import Folder
+from rollbook.client.client import Client, Folder
 from rollbook.client.core import ClientCore
 from rollbook.client.facade import Facade
 
@@ -27,7 +26,7 @@ def init(
     timeout: float | None = None,
     spool: Folder | None = None,
 ) -> None:
-    """Makes the default client anew; without arguments from the environment or the profile of `rollbook login`."""
+    """Makes a new default client. Settings that are not given come from the environment or from `rollbook login`."""
     global _client
     made = Client(api_key=api_key, base_url=base_url, timeout=timeout, spool=spool)
     with _lock:
@@ -37,7 +36,7 @@ def init(
 
 
 def close() -> None:
-    """Ends the default client's connections. The next call makes a new one."""
+    """Closes the default client. The next call makes a new one."""
     global _client
     with _lock:
         before, _client = _client, None

@@ -1,7 +1,8 @@
-"""Delivery: episodes leave the spool, each exactly once, whatever breaks on the way.
+"""Delivery: sends the episodes of a spool to the server, each exactly once, also after a crash at any point.
 
-Every step may be repeated: a create with the same key gives the same episode, an upload lands in the same place, and an
-episode is finalized once. So a delivery that died anywhere is simply begun again, and an entry goes last.
+Every step can be repeated: a create with the same key gives the same episode, an upload replaces the same file, and an
+episode is finalized once. So a delivery that was interrupted starts again from the beginning of the entry. The entry is
+removed as the last step.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from functools import partial
 
 from rollbook.client.connection import Connection
 from rollbook.client.http import wire_code
-from rollbook.client.ingest import create_episode, finalize_episode, new_upload_urls
+from rollbook.client.ingest import (
+    create_episode,
+    finalize_episode,
+    new_upload_urls,
+    urls_by_kind,
+)
 from rollbook.client.runtime import BlockingRuntime, finish
 from rollbook.client.spool import Spool, SpoolEntry
 from rollbook.client.uploads import (
@@ -23,9 +29,9 @@ from rollbook.client.uploads import (
     OnProgress,
     Uploaded,
     Uploader,
-    UploadUrl,
 )
 from rollbook.contracts.episode import ArtifactKind
+from rollbook.contracts.wire.uploads import UploadUrl
 from rollbook.errors import (
     AuthError,
     ChecksumMismatch,
@@ -41,19 +47,19 @@ _log = logging.getLogger("rollbook.client")
 
 @dataclass(slots=True)
 class Delivery:
-    """What became of the entries of a spool."""
+    """The outcome of a delivery, entry by entry."""
 
     delivered: dict[str, str] = field(default_factory=dict)
     """Episode id by entry."""
     refused: dict[str, RollbookError] = field(default_factory=dict)
-    """Set aside under `refused/`: the server will not take them as they are."""
+    """Moved to `refused/`: the server does not accept them as they are."""
     waiting: list[str] = field(default_factory=list)
     stopped_by: RollbookError | None = None
-    """Why some are still waiting: no network, a failing server, no valid key. None: they are for another server."""
+    """Why entries are still waiting: no network, a failing server, no valid key. None: they are for another server."""
 
 
 class DeliveryRound:
-    """Every entry of a spool, the oldest first."""
+    """Delivers every entry of a spool, oldest first."""
 
     def __init__(
         self,
@@ -76,7 +82,7 @@ class DeliveryRound:
         self._report = Delivery()
 
     async def run(self) -> Delivery:
-        """Raises LeaseHeld while another process is at it."""
+        """Raises LeaseHeld while another process delivers from the same spool."""
         with self._spool.delivering() as lost:
             self._spool.sweep()
             for name in self._spool.waiting():
@@ -97,13 +103,13 @@ class DeliveryRound:
             one = _EntryDelivery(entry, self._connection, self._multipart_above, self._on_progress)
             self._report.delivered[name] = await one.run()
         except RollbookError as error:
-            self._sort_out(name, error)
+            self._note_failure(name, error)
         else:
             self._server_errors = 0
             await self._connection.runtime.in_thread(partial(self._spool.remove, name))
 
-    def _sort_out(self, name: str, error: RollbookError) -> None:
-        """A server may fail over one episode and take the next; two in a row, and it is left in peace."""
+    def _note_failure(self, name: str, error: RollbookError) -> None:
+        """A server may fail with one episode and accept the next. After two failures in a row the delivery ends."""
         if not error.retryable and not isinstance(error, AuthError):
             self._spool.refuse(name, error)
             self._report.refused[name] = error
@@ -149,7 +155,7 @@ class _EntryDelivery:
         if progress.episode_id is None:
             created = await create_episode(self._connection, facts.create, facts.idempotency_key)
             self._entry.note(replace(progress, episode_id=created.episode_id))
-            return created.episode_id, created.upload_urls
+            return created.episode_id, urls_by_kind(created.upload_urls)
         urls: dict[ArtifactKind, UploadUrl] = {}
         if missing := self._missing():
             with _unless_stored():
@@ -182,7 +188,7 @@ class _EntryDelivery:
 
 @contextmanager
 def _unless_stored() -> Iterator[None]:
-    """An episode that was finalized before needs no second upload; what the server has, finalizing will tell."""
+    """Ignores that the episode is finalized already: then the upload is not needed. Finalizing compares the digests."""
     try:
         yield
     except ConflictError as error:
@@ -191,7 +197,7 @@ def _unless_stored() -> Iterator[None]:
 
 
 class Courier:
-    """Delivers in the background once the network is back, over a connection of its own. It may die at any time."""
+    """Delivers in a background thread when the network is back, over its own connection. It may be killed any time."""
 
     def __init__(
         self, spool: Spool, connect: Callable[[BlockingRuntime], Connection], multipart_above: int
@@ -204,7 +210,7 @@ class Courier:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Does nothing while it is under way, or when nothing waits."""
+        """Does nothing while a delivery is running, or when nothing waits."""
         with self._lock:
             busy = self._thread is not None and self._thread.is_alive()
             if busy or self._stop.is_set() or not self._spool.waiting():
@@ -213,13 +219,13 @@ class Courier:
             self._thread.start()
 
     def wait(self) -> None:
-        """Until it has done what it can, if it is under way."""
+        """Waits for a running delivery to end."""
         thread = self._thread
         if thread is not None:
             thread.join()
 
     def stop(self, wait_s: float = 5.0) -> None:
-        """After the entry it is at. An upload that takes longer goes on until the program ends, and later again."""
+        """Stops after the current entry. A longer upload runs until the program ends; the next delivery resumes it."""
         self._stop.set()
         with self._lock:
             if self._thread is not None:
@@ -239,7 +245,7 @@ class Courier:
                 _log.info("%d episodes keep waiting: %s", len(report.waiting), report.stopped_by)
         except LeaseHeld:
             _log.debug("another process delivers %s", self._spool.folder)
-        except Exception:  # noqa: BLE001 - nobody is there to catch it
+        except Exception:  # noqa: BLE001 - the thread has no caller
             _log.exception("episodes in %s could not be delivered", self._spool.folder)
         finally:
             finish(runtime.close())

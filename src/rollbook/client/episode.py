@@ -7,19 +7,19 @@ from types import TracebackType
 from rollbook.client.facade import Facade, awaiting, blocking
 from rollbook.client.recording import Recording
 from rollbook.client.runtime import finish
-from rollbook.client.uploads import UploadUrl
 from rollbook.contracts.episode import ArtifactKind
+from rollbook.contracts.wire.uploads import UploadUrl
 
 
 class EpisodeState(Facade[Recording]):
     @property
     def id(self) -> str | None:
-        """None while there is no network and the episode waits in the spool."""
+        """None while the episode is in the spool and the server does not know it."""
         return self._core.id
 
     @property
     def status(self) -> str:
-        """recording, ready or failed; spooled when it was finalized without network."""
+        """`recording`, `ready` or `failed`; `spooled` if the episode was finalized without network."""
         return self._core.status
 
     @property
@@ -35,7 +35,7 @@ class EpisodeState(Facade[Recording]):
 
 
 class Episode(EpisodeState):
-    """Use it as a context manager: a clean end finalizes it as ready, an exception as failed."""
+    """As a context manager: a block without error finalizes the episode as ready, an exception as failed."""
 
     upload = blocking(Recording.upload)
     finalize = blocking(Recording.finalize)

@@ -1,4 +1,4 @@
-"""Facades: the methods people call, made from the coroutines of the core, with the same arguments and the same words.
+"""Facades: public methods made from the coroutines of the core, with the same arguments and docstrings.
 
 class Episode(Facade[Recording]):
     upload = blocking(Recording.upload)      # or awaiting(…) in the async twin
@@ -37,7 +37,7 @@ def blocking(
 def blocking_into(
     operation: Callable[Concatenate[C, P], Coroutine[Any, Any, R]], facade: Callable[[R], T]
 ) -> Callable[Concatenate[Facade[C], P], T]:
-    """As `blocking`, where the result is a core itself and gets a facade of its own."""
+    """Like `blocking`, for an operation whose result is a core too and is wrapped in its own facade."""
 
     @wraps(operation)
     def method(self: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -67,7 +67,7 @@ def awaiting_into(
 
 
 def _returning(facade: object, method: Callable[P, T]) -> Callable[P, T]:
-    """`help` is to name what comes back, not the core inside it."""
+    """Makes `help` show the returned facade instead of the core inside it."""
     shown = inspect.signature(method).replace(return_annotation=facade)
     method.__signature__ = shown  # type: ignore[attr-defined]
     return method

@@ -1,4 +1,4 @@
-"""FileSlice: bytes of a file on their way out, read piece by piece and watched as they go."""
+"""FileSlice: a part of a file that is sent piece by piece; a watcher sees every piece."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PIECE = 1 << 18
 
 
 class Watcher(Protocol):
-    """Sees each piece that goes out; what it raises ends the sending."""
+    """Sees each piece that is sent. An error that it raises ends the sending."""
 
     def begin(self) -> None:
-        """Called before the first piece, and again whenever everything is sent once more."""
+        """Called before the first piece, and again when the slice is sent again from its start."""
 
     def piece(self, piece: bytes) -> None: ...
 
@@ -30,7 +30,7 @@ class FileSlice:
     watcher: Watcher | None = None
 
     def pieces(self, size: int = PIECE) -> Iterator[bytes]:
-        """Exactly `length` bytes, which were promised, or an error that says the file has changed."""
+        """Exactly `length` bytes, as announced. Raises TruncatedFile if the file has become shorter."""
         watcher = self.watcher
         if watcher is not None:
             watcher.begin()

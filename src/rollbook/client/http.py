@@ -1,14 +1,15 @@
-"""Requests and answers as values, and what an answer means. Nothing here sends anything: a runtime does."""
+"""Request and Answer: what is sent and what comes back, as values. A runtime does the sending."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 
 from rollbook import __version__
 from rollbook.client.file_slice import FileSlice
@@ -26,7 +27,7 @@ from rollbook.errors import (
 USER_AGENT = f"rollbook-python/{__version__}"
 JSON_TIMEOUT = httpx.Timeout(connect=10, read=30, write=30, pool=10)
 TRANSFER_TIMEOUT = httpx.Timeout(connect=15, read=600, write=600, pool=15)
-"""Also for calls after which the server looks at every byte that was uploaded."""
+"""Also for calls in which the server reads every byte that was uploaded."""
 
 _ERRORS: Mapping[int, type[APIError]] = {
     400: ValidationError,
@@ -38,20 +39,22 @@ _ERRORS: Mapping[int, type[APIError]] = {
 _LONGEST_WAIT_ASKED_S = 86_400
 _LONGEST_TEXT_KEPT = 1000
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     what: str
-    """In words, for messages: a signed URL is a secret and stands in none."""
+    """In words, for error messages. A signed URL is a secret, so messages never contain one."""
     method: str
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | FileSlice | None = None
     timeout: httpx.Timeout
     safe_to_resend: bool = False
-    """Whether the server may get it twice without harm. Only then is it sent again after a lost answer."""
+    """Whether the server may receive it twice without harm. Only then is it sent again after a lost answer."""
     signed: bool = False
-    """The URL itself is the permission: it must not be shown."""
+    """The URL itself is the permission, so logs must not show it."""
 
     @property
     def host(self) -> str:
@@ -62,7 +65,7 @@ class Request:
 class Answer:
     status: int
     headers: Mapping[str, str]
-    """Their names in lower case."""
+    """Names in lower case."""
     body: bytes
 
     @property
@@ -102,52 +105,73 @@ def json_request(
 
 
 def encoded(body: Mapping[str, Any]) -> bytes:
-    """The same object gives the same bytes, so that a request sent again is the same request."""
+    """JSON. The same object gives the same bytes, so a request that is sent again is the same request."""
     text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.encode("utf-8", "backslashreplace")
 
 
-def json_object(request: Request, answer: Answer) -> dict[str, Any]:
-    """What a successful answer says; a failed one is raised as what it is."""
+def decoded_answer(request: Request, answer: Answer, message: type[T]) -> T:
+    """The message of a successful answer. Any other answer raises: a refusal its own error, the rest ServerError."""
     if not answer.ok:
         raise_for(request, answer)
-    body = _decoded(answer.body) if answer.body else {}
-    if not isinstance(body, dict):
+    try:
+        return msgspec.json.decode(answer.body or b"{}", type=message)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        body = _decoded(answer.body)
+        is_json = isinstance(body, dict)
+        reason = f"something unexpected ({error})" if is_json else "something that is not JSON"
         raise ServerError(
             status_code=answer.status,
-            message=f"{request.host} answered something that is not JSON; is the base URL right?",
-            response_body=_kept(answer.body),
-            request_id=_request_id(answer, None),
-        )
-    return body
+            message=f"cannot {request.what}: {request.host} answered {reason}; is the base URL right?",
+            response_body=body if is_json else _kept(answer.body),
+            request_id=_request_id(answer, body),
+        ) from error
 
 
 def raise_for(request: Request, answer: Answer) -> NoReturn:
     body = _decoded(answer.body)
     said = body.get("error") if isinstance(body, dict) else None
-    known = said if isinstance(said, str) and said else _in_our_words(request, answer)
+    reason = said if isinstance(said, str) and said else _own_reason(request, answer)
+    raise api_error(
+        answer.status,
+        f"cannot {request.what}: {reason}",
+        body if body is not None else _kept(answer.body),
+        request_id=_request_id(answer, body),
+        retry_after=retry_after(answer),
+    )
+
+
+def api_error(
+    status: int,
+    message: str,
+    response_body: object,
+    *,
+    request_id: str | None = None,
+    retry_after: int | None = None,
+) -> APIError:
+    """The error class for a status. Also for one item of a batch, as if it had been sent alone."""
     facts: dict[str, Any] = {
-        "status_code": answer.status,
-        "message": f"cannot {request.what}: {known}",
-        "response_body": body if body is not None else _kept(answer.body),
-        "request_id": _request_id(answer, body),
+        "status_code": status,
+        "message": message,
+        "response_body": response_body,
+        "request_id": request_id,
     }
-    if answer.status == 429:
-        raise RateLimitError(**facts, retry_after=retry_after(answer))
-    if answer.status >= 500:
-        raise ServerError(**facts)
-    raise _ERRORS.get(answer.status, APIError)(**facts)
+    if status == 429:
+        return RateLimitError(**facts, retry_after=retry_after)
+    if status >= 500:
+        return ServerError(**facts)
+    return _ERRORS.get(status, APIError)(**facts)
 
 
 def wire_code(error: APIError) -> str | None:
-    """The server's own name for what is wrong."""
+    """The `code` in the server's answer."""
     body = error.response_body
     code = body.get("code") if isinstance(body, dict) else None
     return code if isinstance(code, str) else None
 
 
 def retry_after(answer: Answer) -> int | None:
-    """Whole seconds. Dates are not read: the clocks of robots are not to be relied on."""
+    """Whole seconds. Dates are ignored, because the clock of a robot is often wrong."""
     text = answer.headers.get("retry-after", "").strip()
     if not (text.isascii() and text.isdigit()):
         return None
@@ -156,7 +180,7 @@ def retry_after(answer: Answer) -> int | None:
 
 
 def transport_error(request: Request, error: Exception) -> TransportError:
-    """The cause is kept as the cause, and is not to hold a signed URL: httpx names hosts only."""
+    """With the error of httpx as its cause. That error names the host only, never a signed URL."""
     detail = f"{type(error).__name__}: {error}".removesuffix(": ")
     found = TransportError(
         message=f"cannot {request.what}: {request.host} cannot be reached ({detail})"
@@ -165,7 +189,7 @@ def transport_error(request: Request, error: Exception) -> TransportError:
     return found
 
 
-def _in_our_words(request: Request, answer: Answer) -> str:
+def _own_reason(request: Request, answer: Answer) -> str:
     if 300 <= answer.status < 400:
         to = urlsplit(answer.headers.get("location", ""))
         return f"{request.host} redirects to {to.scheme}://{to.netloc}: use that as the base URL"

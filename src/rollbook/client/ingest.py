@@ -1,72 +1,58 @@
-"""The three calls that make an episode: create, ask for new upload URLs, finalize. All may be repeated safely."""
+"""The three calls that make an episode: create, get new upload URLs, finalize. All can be repeated safely."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rollbook.client.connection import Connection
-from rollbook.client.uploads import UploadUrl, upload_urls
 from rollbook.contracts.episode import ArtifactKind
-from rollbook.errors import ServerError
+from rollbook.contracts.wire.episodes import EpisodeCreated, EpisodeFinalized
+from rollbook.contracts.wire.uploads import UploadUrl, UrlsMinted
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
-    episode_id: str
-    status: str
-    storage: str
-    upload_urls: dict[ArtifactKind, UploadUrl]
-
-
-def new_idempotency_key() -> str:
-    return uuid.uuid4().hex
+def urls_by_kind(urls: Iterable[UploadUrl]) -> dict[ArtifactKind, UploadUrl]:
+    return {each.kind: each for each in urls}
 
 
 async def create_episode(
     connection: Connection, body: Mapping[str, Any], idempotency_key: str
-) -> Created:
-    """The same key gives the same episode, so that a lost answer can be asked for again."""
-    answer = await connection.call(
+) -> EpisodeCreated:
+    """The same key gives the same episode, so the call can be repeated when its answer is lost."""
+    return await connection.call(
         "create an episode",
         "POST",
         "/api/ingest/episode",
+        answer=EpisodeCreated,
         body=body,
         headers={"Idempotency-Key": idempotency_key},
         safe_to_resend=True,
     )
-    episode_id = answer.get("episode_id")
-    if not isinstance(episode_id, str) or not episode_id:
-        message = "cannot create an episode: the answer names none; is the base URL right?"
-        raise ServerError(status_code=201, message=message, response_body=answer)
-    status = str(answer.get("status", "recording"))
-    storage = str(answer.get("storage", "unconfigured"))
-    return Created(episode_id, status, storage, upload_urls(answer))
 
 
 async def new_upload_urls(
     connection: Connection, episode_id: str, kinds: Sequence[ArtifactKind]
 ) -> dict[ArtifactKind, UploadUrl]:
-    answer = await connection.call(
+    minted = await connection.call(
         f"get new URLs for {', '.join(kinds)}",
         "POST",
         f"/api/ingest/episode/{episode_id}/upload-urls",
+        answer=UrlsMinted,
         body={"request_uploads": list(kinds)},
         safe_to_resend=True,
     )
-    return upload_urls(answer)
+    return urls_by_kind(minted.upload_urls)
 
 
 async def finalize_episode(connection: Connection, episode_id: str, body: Mapping[str, Any]) -> str:
-    """The status it has now."""
-    answer = await connection.call(
+    """Returns the status that the episode has now."""
+    finalized = await connection.call(
         "finalize an episode",
         "POST",
         f"/api/ingest/episode/{episode_id}/finalize",
+        answer=EpisodeFinalized,
         body=body,
         slow="artifacts" in body,
         safe_to_resend=True,
     )
-    return str(answer.get("status", body["status"]))
+    return finalized.status

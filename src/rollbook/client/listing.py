@@ -1,4 +1,4 @@
-"""Listing: the episodes a search finds, one page after the other."""
+"""Listing: the episodes that a search finds, fetched page by page."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 from rollbook.client.connection import Connection
-from rollbook.client.recorded import RecordedCore, episode_record
+from rollbook.client.recorded import RecordedCore
 from rollbook.contracts.episode import EpisodeRecord
-from rollbook.errors import ConfigurationError, ServerError
+from rollbook.contracts.wire.episodes import EpisodePage
+from rollbook.errors import ConfigurationError
 
 LARGEST_PAGE = 100
 
@@ -33,7 +34,7 @@ class Listing:
         self._over = False
 
     async def more(self) -> list[RecordedCore]:
-        """The next ones; none when there are no more."""
+        """The next episodes; an empty list at the end."""
         found: list[RecordedCore] = []
         while not found and not self._over and self._left != 0:
             found = await self._page()
@@ -47,16 +48,13 @@ class Listing:
         query = [*self._query, ("limit", str(size))]
         if self._cursor is not None:
             query.append(("cursor", self._cursor))
-        answer = await self._connection.call(
-            "list episodes", "GET", f"/api/episodes?{urlencode(query)}"
+        path = f"/api/episodes?{urlencode(query)}"
+        page = await self._connection.call(
+            "list episodes", "GET", path, answer=EpisodePage[EpisodeRecord]
         )
-        rows, following = answer.get("episodes"), answer.get("next_cursor")
-        if not isinstance(rows, list):
-            message = "the server's answer is not a list of episodes"
-            raise ServerError(status_code=200, message=message, response_body=answer)
-        self._over = not isinstance(following, str) or following == self._cursor
-        self._cursor = None if self._over else following
-        return [self._recorded(episode_record(row)) for row in rows]
+        self._over = page.next_cursor is None or page.next_cursor == self._cursor
+        self._cursor = None if self._over else page.next_cursor
+        return [self._recorded(record) for record in page.episodes]
 
 
 def search_terms(
@@ -65,7 +63,7 @@ def search_terms(
     since: datetime | str | None,
     until: datetime | str | None,
 ) -> list[tuple[str, str]]:
-    """Names and values of a query, some names more than once."""
+    """Names and values of a query string. A name can occur more than once."""
     terms = [("tag", each) for each in ([tag] if isinstance(tag, str) else tag or ())]
     terms += [(f"metadata.{path}", text) for path, text in _paths("", metadata or {})]
     if since is not None:
@@ -85,7 +83,7 @@ def _time(argument: str, value: datetime | str) -> str:
 
 
 def _paths(path: str, values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """`{"task": {"name": "pick"}}` asks for `metadata.task.name=pick`; numbers and truth values as JSON writes them."""
+    """`{"task": {"name": "pick"}}` becomes `metadata.task.name=pick`. Numbers and booleans are written as in JSON."""
     for key, value in values.items():
         below = f"{path}.{key}" if path else str(key)
         if isinstance(value, Mapping):

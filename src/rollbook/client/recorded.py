@@ -1,4 +1,4 @@
-"""RecordedEpisode: an episode as the server has it, with its artifacts within reach."""
+"""RecordedEpisode: an episode on the server, and methods that download its artifacts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from numpy.typing import NDArray
 
 from rollbook.client.artifact_files import checked_kind
@@ -18,18 +17,10 @@ from rollbook.client.connection import Connection
 from rollbook.client.facade import Facade, awaiting, blocking
 from rollbook.contracts.episode import ArtifactKind, ArtifactRecord, EpisodeRecord
 from rollbook.contracts.npz import read_npz
-from rollbook.errors import APIError, NotFoundError, RateLimitError, RollbookError, ServerError
+from rollbook.errors import APIError, NotFoundError, RateLimitError, RollbookError
 from rollbook.files import atomic_write
 
 Arrays = dict[str, NDArray[Any]]
-
-
-def episode_record(body: object) -> EpisodeRecord:
-    try:
-        return msgspec.convert(body, EpisodeRecord)
-    except msgspec.ValidationError as error:
-        message = f"the server's answer is not an episode: {error}"
-        raise ServerError(status_code=200, message=message, response_body=body) from error
 
 
 class RecordedCore:
@@ -42,7 +33,7 @@ class RecordedCore:
         record: EpisodeRecord,
         urls: Mapping[str, str] | None = None,
     ) -> None:
-        """`urls` are signed ones that are known already, by kind; each saves a question."""
+        """`urls`: signed download URLs that are known already, by kind. Each saves a request."""
         self.record = record
         self._urls = dict(urls or {})
         self._connection = connection
@@ -61,7 +52,7 @@ class RecordedCore:
         return await self.fetch("video")
 
     async def fetch(self, kind: ArtifactKind) -> Path:
-        """An artifact as a file in the cache, verified by its SHA-256. Copy it if it is to stay."""
+        """An artifact as a file in the cache, verified by its SHA-256. Copy the file if you want to keep it."""
         artifact = self._artifact(kind)
         in_thread = self._connection.runtime.in_thread
         if artifact.sha256 is not None:
@@ -78,18 +69,18 @@ class RecordedCore:
         return await in_thread(partial(self._cache.keep, incoming, artifact.sha256))
 
     async def download(self, kind: ArtifactKind, to: str | os.PathLike[str]) -> Path:
-        """An artifact as a file of your own, written whole or not at all."""
+        """Writes an artifact to the file `to`, completely or not at all."""
         cached = await self.fetch(kind)
         target = Path(to)
         await self._connection.runtime.in_thread(partial(_copy, cached, target))
         return target
 
     async def delete(self) -> None:
-        """The episode and its artifacts, for good."""
+        """Deletes the episode and its artifacts. This cannot be undone."""
         await self._change("delete", "DELETE", "")
 
     async def archive(self) -> None:
-        """Out of the lists and closed to changes, until it is restored."""
+        """Hides the episode from lists and closes it to changes, until it is restored."""
         await self._change("archive", "POST", "/archive")
 
     async def restore(self) -> None:
@@ -99,7 +90,7 @@ class RecordedCore:
 
     async def _change(self, verb: str, method: str, suffix: str) -> None:
         path = f"/api/episodes/{self.record.id}{suffix}"
-        await self._connection.call(f"{verb} the episode", method, path)
+        await self._connection.call(f"{verb} the episode", method, path, answer=dict[str, Any])
 
     def _artifact(self, kind: str) -> ArtifactRecord:
         found = self.record.artifact(checked_kind(kind))
@@ -113,7 +104,7 @@ class RecordedCore:
         return await self._connection.runtime.in_thread(partial(read_npz, path))
 
     async def _download(self, kind: ArtifactKind, incoming: IncomingFile) -> None:
-        """Goes on where the connection broke, for as long as every attempt brings something."""
+        """Resumes where the connection broke, as long as every attempt brings some bytes."""
         route = f"/api/episodes/{self.record.id}/artifact/{kind}"
         failed = 0
         while True:
@@ -129,7 +120,7 @@ class RecordedCore:
                 failed = 1 if incoming.size > before else failed + 1
                 asked = error.retry_after if isinstance(error, RateLimitError) else None
                 if known is not None and isinstance(error, APIError):
-                    continue  # its time is over, perhaps: ask for another
+                    continue  # the URL may have expired: get a new one
                 if not error.retryable or not await self._connection.pause(failed, asked):
                     raise
 
@@ -140,7 +131,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 class EpisodeFacts(Facade[RecordedCore]):
-    """The fields of an episode as they were when it was asked for."""
+    """The fields of an episode as they were when it was read."""
 
     id: str
     status: str
@@ -168,7 +159,7 @@ class EpisodeFacts(Facade[RecordedCore]):
 
     @property
     def record(self) -> EpisodeRecord:
-        """All of them in one value."""
+        """All fields in one value."""
         return self._core.record
 
     def __repr__(self) -> str:

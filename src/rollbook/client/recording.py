@@ -1,8 +1,9 @@
-"""Recording: an episode between its start and its end, on the server or, while there is no network, in the spool."""
+"""Recording: an episode between start and finalize, on the server or, without network, in the spool."""
 
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,11 +12,12 @@ from typing import Any
 from rollbook.client.artifact_files import ArtifactFile, ArtifactFiles, Given, checked_kind
 from rollbook.client.bodies import finalize_body, with_artifacts
 from rollbook.client.connection import Connection
-from rollbook.client.ingest import create_episode, finalize_episode, new_idempotency_key
+from rollbook.client.ingest import create_episode, finalize_episode, urls_by_kind
 from rollbook.client.spool import Spool, SpoolDraft
-from rollbook.client.uploads import OnProgress, Uploaded, Uploader, UploadUrl
+from rollbook.client.uploads import OnProgress, Uploaded, Uploader
 from rollbook.contracts.episode import ArtifactKind, FinalStatus
 from rollbook.contracts.streams import Clocks
+from rollbook.contracts.wire.uploads import UploadUrl
 from rollbook.errors import ConfigurationError, RollbookError
 
 _log = logging.getLogger("rollbook.client")
@@ -29,7 +31,7 @@ class RecordingPlace:
     spool: Spool | None
     multipart_above: int
     reached: Callable[[], None]
-    """Told whenever an episode has got to the server whole."""
+    """Called after an episode was finalized on the server."""
 
 
 class Recording:
@@ -37,14 +39,14 @@ class Recording:
 
     def __init__(self, place: RecordingPlace, body: dict[str, Any]) -> None:
         self.id: str | None = None
-        """None while the episode waits in the spool and has not been created anywhere else."""
+        """None for an episode that is in the spool and was not created on the server."""
         self.status = "recording"
         self.storage = "unconfigured"
         self.upload_urls: dict[ArtifactKind, UploadUrl] = {}
         self.finalized = False
         self._place = place
         self._body = body
-        self._key = new_idempotency_key()
+        self._key = uuid.uuid4().hex
         self._draft: SpoolDraft | None = None
         self._uploaded: dict[ArtifactKind, Uploaded] = {}
         self._begun: dict[ArtifactKind, tuple[str, tuple[object, ...]]] = {}
@@ -53,7 +55,7 @@ class Recording:
         async def online() -> None:
             created = await create_episode(self._place.connection, self._body, self._key)
             self.id, self.status = created.episode_id, created.status
-            self.storage, self.upload_urls = created.storage, created.upload_urls
+            self.storage, self.upload_urls = created.storage, urls_by_kind(created.upload_urls)
 
         await self._or_spooled(online)
 
@@ -100,8 +102,8 @@ class Recording:
     ) -> None:
         """Ends the episode as `ready` or `failed`. A second call does nothing.
 
-        The server compares what it has with the SHA-256 of every artifact that was uploaded. `failure_time_s`, in
-        seconds from the start, goes with `failed` only. `metadata` is merged into what was given at the start.
+        The server compares every uploaded artifact with its SHA-256. `failure_time_s`, in seconds from the start, is
+        allowed with `failed` only. `metadata` is merged into the metadata given at the start.
         """
         body = finalize_body(
             status=status,
@@ -129,7 +131,7 @@ class Recording:
         self.finalized = True
 
     async def leave(self, error: BaseException | None) -> None:
-        """The end of a `with` block. What went wrong inside it counts more than what goes wrong here."""
+        """The end of a `with` block. An error inside the block is more important than one raised here."""
         if self.finalized:
             return
         if error is None:
@@ -139,16 +141,16 @@ class Recording:
         await self.fail(reason)
 
     async def fail(self, reason: str) -> None:
-        """Finalizes as failed if it can; the caller has an exception of its own to raise."""
+        """Finalizes as failed if that is possible. Never raises: the caller raises an error of its own."""
         try:
             await self.finalize(status="failed", metadata={"failure_reason": reason})
-        except Exception as problem:  # noqa: BLE001 - the other one is on its way up
+        except Exception as problem:  # noqa: BLE001 - the caller raises the first one
             _log.warning("episode %s stays %s: %s", self.id, self.status, problem)
 
     # ------------------------------------------------------------------------------------- within
 
     async def _or_spooled(self, online: Callable[[], Awaitable[None]]) -> bool:
-        """False when there is no network: from then on, this episode belongs to the spool."""
+        """False when there is no network. From then on this episode is recorded into the spool."""
         if self._draft is not None:
             return False
         try:

@@ -1,8 +1,8 @@
-"""Runtimes: one core of coroutines, driven in two ways.
+"""Runtimes: two ways to drive the coroutines of the core, so that the logic is written once.
 
-The core awaits a runtime for everything that takes time. `BlockingRuntime` does the work there and then and never
-suspends, so `finish` can run a coroutine of the core to its end like a plain call. `AsyncRuntime` hands over to the
-event loop (asyncio or trio). Logic is written once, in the core.
+The core awaits a runtime for everything that takes time. `BlockingRuntime` does the work at once and never suspends, so
+`finish` can run a coroutine of the core to its end like a plain call. `AsyncRuntime` uses the event loop (asyncio or
+trio).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Job: TypeAlias = "Callable[[], Coroutine[Any, Any, None]]"
 
 _LARGEST_ANSWER = 64 << 20
 _PIECE_IN_THREAD = 1 << 20
-"""Larger than otherwise: going to a thread and back has its price."""
+"""Larger than elsewhere, because each piece costs a switch to a thread and back."""
 
 
 class Sink(Protocol):
@@ -39,23 +39,24 @@ class Sink(Protocol):
 
 class Runtime(Protocol):
     async def send(self, request: Request, sink: Sink | None = None) -> Answer:
-        """What came back, whatever its status. With a sink, the body of a success went there instead.
+        """Returns the answer, whatever its status. With a sink, the body of a success goes to the sink.
 
-        Raises what httpx raises when nothing came back."""
+        Raises the error of httpx when no answer arrives.
+        """
 
     async def sleep(self, seconds: float) -> None: ...
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """For work on files or a processor, which must not hold up an event loop."""
+        """Runs work on files or CPU that must not block an event loop."""
 
     async def together(self, jobs: Sequence[Job], at_once: int) -> None:
-        """All of them, a few at a time. The first failure ends it and is raised."""
+        """Runs all jobs, at most `at_once` at a time. Raises the first failure and drops the rest."""
 
     async def close(self) -> None: ...
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine that waits for a BlockingRuntime only."""
+    """Runs a coroutine that awaits nothing but a BlockingRuntime."""
     try:
         coroutine.send(None)
     except StopIteration as ended:
@@ -67,12 +68,12 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
 
 @cache
 def _trust() -> ssl.SSLContext:
-    """Whom to believe over HTTPS. Reading all certificates takes longer than anything else about a client."""
+    """The trusted certificates. Reading them takes longer than the rest of making a client, so it is done once."""
     return httpx.create_ssl_context()
 
 
 class _UnshownURL(httpx.URL):
-    """httpx logs every URL it asks for. A signed one is as good as a key, so its text is its host alone."""
+    """httpx logs every URL. A signed URL is a secret, so its text is only the host."""
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.netloc.decode()}/…"
@@ -99,7 +100,7 @@ def _head(response: httpx.Response) -> Answer:
 
 
 class _Collected:
-    """The sink of answers that are kept in memory, which are not to fill it."""
+    """Collects an answer in memory, up to a limit."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -111,7 +112,7 @@ class _Collected:
         if self._size > _LARGEST_ANSWER:
             raise ServerError(
                 status_code=200,
-                message=f"cannot {self._request.what}: the answer has no end",
+                message=f"cannot {self._request.what}: the answer is longer than {_LARGEST_ANSWER >> 20} MiB",
             )
         self._pieces.append(piece)
 
@@ -158,7 +159,7 @@ class BlockingRuntime:
             for each in done:
                 each.result()
         finally:
-            # after a failure nobody waits for the others: one may hang in a dead connection
+            # after a failure the others are not waited for: one may hang in a dead connection
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def close(self) -> None:
@@ -166,7 +167,7 @@ class BlockingRuntime:
 
 
 class AsyncRuntime:
-    """Belongs to the event loop it was first used in."""
+    """Belongs to the event loop in which it is first used."""
 
     def __init__(self) -> None:
         self._client = httpx.AsyncClient(headers={"User-Agent": USER_AGENT}, verify=_trust())
@@ -207,7 +208,7 @@ class AsyncRuntime:
             async with turn:
                 try:
                     await job()
-                except Exception as error:  # noqa: BLE001 - raised below, without the group around it
+                except Exception as error:  # noqa: BLE001 - raised below, outside of the exception group
                     failures.append(error)
                     group.cancel_scope.cancel()
 

@@ -1,13 +1,13 @@
 """Spool: a folder in which episodes wait for the network.
 
-    <name>/            one episode, whole: entry.json and its files; becomes visible in one step, when it is finalized
-    <name>/progress.json   how far its delivery has come
-    .draft-<name>/     still being recorded; when its process dies, it is delivered as failed
-    .done-<name>/      delivered, about to be removed
-    refused/<name>/    not accepted by the server, with error.json saying why
+    <name>/                one complete episode: entry.json and its files. It appears in one step, by a rename
+    <name>/progress.json   how far its delivery is
+    .draft-<name>/         still being recorded. If its process dies, the episode is delivered as failed
+    .done-<name>/          delivered, about to be removed
+    refused/<name>/        refused by the server; error.json says why
 
-An entry fixes the idempotency key of its episode and the exact body that creates it, so that sending it again after any
-crash gives the same episode and never a second one.
+An entry fixes the idempotency key of its episode and the exact body that creates it. So sending it again after a crash
+gives the same episode, never a second one.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ VERSION = 1
 LEASE_S = 30.0
 _DRAFT, _DONE, _REFUSED = ".draft-", ".done-", "refused"
 _YOUNG_DRAFT_S = 60.0
-"""A draft of this age may not have taken its lock yet."""
+"""A draft younger than this may not have taken its lock yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryFacts:
-    """entry.json. Once it is an entry, it never changes."""
+    """entry.json. It never changes after the entry appears."""
 
     base_url: str
     idempotency_key: str
     create: dict[str, Any]
     episode_id: str | None
-    """When the episode had been created before the network went away."""
+    """Set if the episode was created on the server before the network failed."""
     files: dict[ArtifactKind, dict[str, Any]] = field(default_factory=dict)
     """Still to be uploaded, with size and SHA-256."""
     finalize: dict[str, Any] = field(default_factory=dict)
@@ -59,11 +59,11 @@ class EntryFacts:
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """progress.json: what need not be done again. Losing it costs time, nothing else."""
+    """progress.json: the finished steps. Without it the steps are repeated, which is harmless."""
 
     episode_id: str | None = None
     uploads: dict[str, str] = field(default_factory=dict)
-    """Of a file sent in parts: the id by which the server knows the upload."""
+    """For a file sent in parts: the id of the upload on the server."""
     uploaded: list[str] = field(default_factory=list)
 
 
@@ -82,7 +82,7 @@ class SpoolEntry:
 
     def note(self, progress: Progress) -> None:
         self.progress = progress
-        with suppress(StorageError):  # a full disk is no reason to stop what will make room on it
+        with suppress(StorageError):  # on a full disk the delivery goes on, since it frees space
             write_bytes(self.folder / "progress.json", json.dumps(asdict(progress)).encode())
 
     def _read_progress(self) -> Progress:
@@ -96,7 +96,7 @@ class Spool:
     """Processes may share a folder."""
 
     def __init__(self, folder: str | os.PathLike[str], *, lease_s: float = LEASE_S) -> None:
-        """`lease_s`: how long others wait for a delivery whose process died."""
+        """`lease_s`: how long other processes wait after the delivering process died."""
         self.folder = Path(folder)
         self._lease_s = lease_s
         try:
@@ -123,7 +123,7 @@ class Spool:
         return SpoolDraft(self.folder, name, facts)
 
     def waiting(self) -> list[str]:
-        """Names of the entries, the oldest first."""
+        """Names of the entries, oldest first."""
         return sorted(
             each.name
             for each in self.folder.iterdir()
@@ -135,14 +135,14 @@ class Spool:
         return sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
 
     def open(self, name: str) -> SpoolEntry | None:
-        """None when somebody else has delivered it meanwhile."""
+        """None if another process has delivered the entry meanwhile."""
         try:
             return SpoolEntry(self.folder / name)
         except FileNotFoundError:
             return None
 
     def remove(self, name: str) -> None:
-        """The last step of a delivery. From the first instant on it is no entry any more."""
+        """The last step of a delivery. The rename makes the entry disappear in one step."""
         done = self.folder / f"{_DONE}{name}"
         _move(self.folder / name, done)
         shutil.rmtree(done, ignore_errors=True)
@@ -157,13 +157,13 @@ class Spool:
         return aside
 
     def take_back_refused(self) -> None:
-        """So that they are tried once more, from the start: what was uploaded may be why they were refused."""
+        """Puts refused entries back, without their progress: an uploaded file may be the reason for the refusal."""
         for name in self.refused():
             (self.folder / _REFUSED / name / "progress.json").unlink(missing_ok=True)
             _move(self.folder / _REFUSED / name, self.folder / name)
 
     def sweep(self) -> None:
-        """What dead processes left behind: delivered entries go, and drafts become episodes that failed."""
+        """Cleans up after dead processes: removes delivered entries, and turns drafts into failed episodes."""
         for each in self.folder.iterdir():
             if each.name.startswith(_DONE):
                 shutil.rmtree(each, ignore_errors=True)
@@ -184,7 +184,7 @@ class Spool:
 
     @contextmanager
     def delivering(self) -> Iterator[threading.Event]:
-        """One process at a time; LeaseHeld for the others. The event is set should the lease be lost."""
+        """Only one process at a time; the others get LeaseHeld. The event is set if the lease is lost."""
         owner = f"{socket.gethostname()}:{os.getpid()}"
         lease = Lease.acquire(self.folder / "delivery.lease", owner=owner, ttl_s=self._lease_s)
         ended, lost = threading.Event(), threading.Event()
@@ -208,7 +208,7 @@ class Spool:
 
 
 class SpoolDraft:
-    """An episode on its way into the spool. It can be relied on when `commit` returns."""
+    """An episode that is being recorded into the spool. It is durable when `commit` returns."""
 
     def __init__(self, spool: Path, name: str, facts: EntryFacts) -> None:
         self._entry = spool / name
@@ -219,7 +219,7 @@ class SpoolDraft:
         _write(self._folder, facts)
 
     def add(self, file: ArtifactFile) -> Uploaded:
-        """A copy of the file as it is now; its owner may change or remove it afterwards."""
+        """Adds a copy of the file. The caller may change or remove the original afterwards."""
         target = self._folder / FILE_NAMES[file.kind]
         target.unlink(missing_ok=True)
         added = Uploaded(file.size, _linked(file, target) or _copied(file, target))
@@ -229,7 +229,7 @@ class SpoolDraft:
         return added
 
     def commit(self, finalize: dict[str, Any]) -> None:
-        """On disk and complete when it returns, or not there at all."""
+        """Makes the entry appear, complete and on disk. After a crash it is there or not there, never half."""
         _commit(self._folder, self._facts, finalize, self._entry)
         self._lock.close()
 
@@ -266,7 +266,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _linked(file: ArtifactFile, target: Path) -> str | None:
-    """The digest, or None where a link will not do: the file belongs to the caller, or lies on another disk."""
+    """The digest, or None if the file cannot be linked: it belongs to the caller or is on another disk."""
     if not file.is_ours:
         return None
     try:

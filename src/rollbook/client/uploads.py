@@ -1,51 +1,35 @@
-"""Uploads: one file to its place, by one request or in parts, with its SHA-256 taken on the way."""
+"""Uploads: sends one file in one request or in parts, and computes its SHA-256 on the way."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
+
+import msgspec
 
 from rollbook.client.artifact_files import ArtifactFile
 from rollbook.client.connection import Connection
 from rollbook.client.file_slice import FileSlice, sha256_of
+from rollbook.client.ingest import new_upload_urls
 from rollbook.client.runtime import Job
-from rollbook.contracts.episode import ARTIFACT_KINDS, CONTENT_TYPES, ArtifactKind
+from rollbook.contracts.episode import CONTENT_TYPES, ArtifactKind
+from rollbook.contracts.wire.uploads import UploadCompleted, UploadState, UploadUrl
 from rollbook.errors import APIError, ConfigurationError, NotFoundError, ServerError
 
 OnProgress: TypeAlias = "Callable[[ArtifactKind, int, int], None]"
-"""Called with the kind, the bytes sent so far and all there are. It may be called from other threads."""
+"""Called with the kind, the bytes sent so far and the size of the file, possibly from another thread."""
 
 MULTIPART_ABOVE = 64 << 20
 PARTS_AT_ONCE = 4
 _NO_SUCH_ROUTE = (404, 405, 501)
 _MAY_HAVE_EXPIRED = (400, 401, 403, 410)
-"""Stores differ in what they say to a signed URL whose time is over."""
-_EXPIRES_SOON_S = 30
-
-
-@dataclass(frozen=True, slots=True)
-class UploadUrl:
-    kind: ArtifactKind
-    url: str = field(repr=False)
-    expires_at: str
-    public_url: str | None = None
-
-    @property
-    def expires_soon(self) -> bool:
-        """By our clock, which may be wrong: a new URL is then asked for in vain, and nothing worse happens."""
-        try:
-            ends = datetime.fromisoformat(self.expires_at)
-        except ValueError:
-            return False
-        ends = ends if ends.tzinfo else ends.replace(tzinfo=UTC)
-        return (ends - datetime.now(UTC)).total_seconds() < _EXPIRES_SOON_S
+"""Statuses that object stores answer when a signed URL has expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +41,8 @@ class Uploaded:
         return {"sha256": self.sha256, "size": self.size}
 
 
-def upload_urls(answer: Mapping[str, Any]) -> dict[ArtifactKind, UploadUrl]:
-    """From the answer to a create or a re-mint. Kinds that this release does not know are left out."""
-    found: dict[ArtifactKind, UploadUrl] = {}
-    for each in answer.get("upload_urls") or ():
-        for kind in ARTIFACT_KINDS:
-            if each.get("kind") == kind and each.get("url"):
-                expires_at, public_url = each.get("expires_at"), each.get("public_url")
-                found[kind] = UploadUrl(kind, str(each["url"]), str(expires_at), public_url)
-    return found
-
-
 class _Meter:
-    """Adds up what the parts of one file have sent, and tells whoever wants to know."""
+    """Adds up the bytes that the parts of one file have sent, and reports them."""
 
     def __init__(self, file: ArtifactFile, on_progress: OnProgress | None) -> None:
         self._file = file
@@ -87,12 +60,12 @@ class _Meter:
                 self._on_progress(self._file.kind, self._sent, self._file.size)
 
     def stop(self) -> None:
-        """Parts that are still being sent end at their next piece."""
+        """Makes parts that are still being sent fail at their next piece."""
         self._stopped = True
 
 
 class _Watcher:
-    """Hashes one part, and takes back what it reported when the part has to be sent again."""
+    """Hashes one part. When the part is sent again, its bytes are not counted twice."""
 
     def __init__(self, meter: _Meter) -> None:
         self._meter = meter
@@ -115,7 +88,7 @@ class _Watcher:
 
 
 class Uploader:
-    """Uploads into one episode. `began` is told the id of an upload in parts, by which it can be gone on with later."""
+    """Uploads into one episode. `began` gets the id of an upload in parts, with which it can be resumed later."""
 
     def __init__(
         self,
@@ -127,7 +100,7 @@ class Uploader:
         began: Callable[[ArtifactKind, str], None] | None = None,
     ) -> None:
         self._connection = connection
-        self._path = f"/api/ingest/episode/{episode_id}"
+        self._episode_id = episode_id
         self._urls = urls
         self._multipart_above = multipart_above
         self._began = began
@@ -142,8 +115,10 @@ class Uploader:
             raise ConfigurationError(message=message)
         if file.size > self._multipart_above:
             if resume is not None:
-                with suppress(NotFoundError):  # given up by the server meanwhile: begin again
-                    return await self._in_parts(file, await self._begun(file, resume), on_progress)
+                with suppress(NotFoundError):  # the server has dropped it meanwhile: begin again
+                    path = f"{self._uploads_path}/{resume}"
+                    state = await _state(self._connection, file, path)
+                    return await self._in_parts(file, _Parts.of(path, state, file), on_progress)
             parts = await self._begin(file)
             if parts is not None:
                 return await self._in_parts(file, parts, on_progress)
@@ -172,53 +147,46 @@ class Uploader:
         await self._connection.put(f"upload {file.kind}", url, content_type, whole)
 
     async def _remint(self, kind: ArtifactKind) -> bool:
-        """False where the server cannot, or will not because the episode has ended."""
+        """False when the server has no such route, or refuses because the episode has ended."""
         try:
-            answer = await self._connection.call(
-                f"get a new URL for {kind}",
-                "POST",
-                f"{self._path}/upload-urls",
-                body={"request_uploads": [kind]},
-                safe_to_resend=True,
-            )
+            self._urls |= await new_upload_urls(self._connection, self._episode_id, [kind])
         except APIError as error:
             if error.status_code in (409, *_NO_SUCH_ROUTE):
                 return False
             raise
-        self._urls.update(upload_urls(answer))
         return True
 
-    async def _begun(self, file: ArtifactFile, upload_id: str) -> _Parts:
-        path = f"{self._path}/upload/{upload_id}"
-        return _Parts.of(path, await _state(self._connection, file, path), file)
+    @property
+    def _uploads_path(self) -> str:
+        return f"/api/ingest/episode/{self._episode_id}/upload"
 
     async def _begin(self, file: ArtifactFile) -> _Parts | None:
-        """None where the server takes files in one piece only."""
+        """None when the server takes files in one piece only."""
         try:
-            answer = await self._connection.call(
+            state = await self._connection.call(
                 f"begin to upload {file.kind}",
                 "POST",
-                f"{self._path}/upload",
+                self._uploads_path,
+                answer=UploadState,
                 body={"kind": file.kind, "size": file.size},
-                safe_to_resend=True,  # one begun twice is forgotten by the server in time
+                safe_to_resend=True,  # the server drops an upload that nobody goes on with
             )
         except APIError as error:
             if error.status_code in _NO_SUCH_ROUTE:
                 return None
             raise
-        upload_id = str(answer.get("upload_id"))
         if self._began is not None:
-            self._began(file.kind, upload_id)
-        return _Parts.of(f"{self._path}/upload/{upload_id}", answer, file)
+            self._began(file.kind, state.upload_id)
+        return _Parts.of(f"{self._uploads_path}/{state.upload_id}", state, file)
 
 
-async def _state(connection: Connection, file: ArtifactFile, path: str) -> dict[str, Any]:
-    return await connection.call(f"go on uploading {file.kind}", "GET", path)
+async def _state(connection: Connection, file: ArtifactFile, path: str) -> UploadState:
+    return await connection.call(f"go on uploading {file.kind}", "GET", path, answer=UploadState)
 
 
 @dataclass(slots=True)
 class _Parts:
-    """What the server knows of an upload in parts."""
+    """An upload in parts as the server knows it."""
 
     path: str
     part_size: int
@@ -226,24 +194,16 @@ class _Parts:
     done: frozenset[int]
 
     @staticmethod
-    def of(path: str, answer: Mapping[str, Any], file: ArtifactFile) -> _Parts:
-        try:
-            part_size = int(answer["part_size"])
-            numbers = frozenset(range(1, math.ceil(file.size / part_size) + 1))
-            urls = {int(each["number"]): str(each["url"]) for each in answer["parts"]}
-            done = frozenset(int(each["number"]) for each in answer["done"])
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-            raise _unusable(file, answer) from error
-        if answer.get("completed"):
-            done = numbers
-        if not numbers <= urls.keys() | done:
-            raise _unusable(file, answer)
-        return _Parts(path, part_size, urls, done)
-
-
-def _unusable(file: ArtifactFile, answer: Mapping[str, Any]) -> ServerError:
-    message = f"cannot upload {file.kind}: the server's list of parts does not fit the file"
-    return ServerError(status_code=200, message=message, response_body=dict(answer))
+    def of(path: str, state: UploadState, file: ArtifactFile) -> _Parts:
+        numbers = frozenset(range(1, math.ceil(file.size / max(state.part_size, 1)) + 1))
+        urls = {each.number: each.url for each in state.parts}
+        done = numbers if state.completed else frozenset(each.number for each in state.done)
+        if state.part_size < 1 or not numbers <= urls.keys() | done:
+            message = f"cannot upload {file.kind}: the server's list of parts does not fit the file"
+            raise ServerError(
+                status_code=200, message=message, response_body=msgspec.to_builtins(state)
+            )
+        return _Parts(path, state.part_size, urls, done)
 
 
 class _PartsUpload:
@@ -267,7 +227,7 @@ class _PartsUpload:
         return Uploaded(self._file.size, self._whole)
 
     async def _hash_whole(self) -> None:
-        """Beside the sending: parts leave in no order, and a digest of the whole needs one."""
+        """Runs beside the sending, because parts leave in any order and the digest of the file needs theirs."""
         self._whole = await self._connection.runtime.in_thread(
             lambda: sha256_of(self._file.path, 0, self._file.size)
         )
@@ -288,8 +248,8 @@ class _PartsUpload:
         except APIError as error:
             if error.status_code not in _MAY_HAVE_EXPIRED:
                 raise
-            answer = await _state(self._connection, self._file, self._parts.path)
-            self._parts.urls |= _Parts.of(self._parts.path, answer, self._file).urls
+            state = await _state(self._connection, self._file, self._parts.path)
+            self._parts.urls |= _Parts.of(self._parts.path, state, self._file).urls
             await self._put(number, part)
         self._digests[number] = watcher.sha256
 
@@ -307,6 +267,7 @@ class _PartsUpload:
             f"complete the upload of {self._file.kind}",
             "POST",
             f"{self._parts.path}/complete",
+            answer=UploadCompleted,
             body={"parts": parts, "sha256": self._whole},
             slow=True,
             safe_to_resend=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -24,6 +24,7 @@ Version: TypeAlias = Annotated[str, Meta(max_length=LONGEST_INDEXED)]
 Tag: TypeAlias = Annotated[str, Meta(max_length=LONGEST_TAG)]
 Tags: TypeAlias = Annotated[list[Tag], Meta(max_length=MOST_TAGS)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
+E = TypeVar("E")
 
 
 class Otel(Struct, frozen=True):
@@ -133,9 +134,15 @@ class EpisodeAnswer(Struct, frozen=True):
     """Absent when the episode was recorded without one."""
 
 
-class EpisodeList(Struct, frozen=True):
-    episodes: list[EpisodeAnswer]
+class EpisodePage(Struct, Generic[E], frozen=True):
+    """The SDK reads `EpisodePage[EpisodeRecord]`: a record leaves out what the SDK does not show."""
+
+    episodes: list[E]
     next_cursor: str | None
+
+
+class EpisodeList(EpisodePage[EpisodeAnswer], frozen=True):
+    """As the server writes it."""
 
 
 class ChangeTags(Struct, frozen=True, kw_only=True):

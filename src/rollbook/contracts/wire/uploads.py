@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
@@ -14,12 +15,28 @@ Sha256: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", max_length=64)
 Size: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
 PartNumber: TypeAlias = Annotated[int, Meta(ge=1, le=MOST_PARTS)]
 
+_EXPIRES_SOON_S = 30
+
 
 class UploadUrl(Struct, frozen=True):
     kind: ArtifactKind
     url: str
+    """Signed: whoever has it can upload, so `repr` does not show it."""
     expires_at: str
     public_url: str | None = None
+
+    @property
+    def expires_soon(self) -> bool:
+        """Whether less than 30 s are left by the clock of this machine. False if `expires_at` is not a time."""
+        try:
+            ends = datetime.fromisoformat(self.expires_at)
+        except ValueError:
+            return False
+        ends = ends if ends.tzinfo else ends.replace(tzinfo=UTC)
+        return (ends - datetime.now(UTC)).total_seconds() < _EXPIRES_SOON_S
+
+    def __repr__(self) -> str:
+        return f"UploadUrl(kind={self.kind!r}, expires_at={self.expires_at!r}, public_url={self.public_url!r})"
 
 
 class RequestUrls(Struct, frozen=True):
