@@ -227,7 +227,7 @@ def test_ids_come_in_comma_lists_files_and_words(
     assert episode_ids([f"@{listed}", "ep-1", "ep-9"]) == ["ep-1", "ep-2", "ep-3", "ep-4", "ep-9"]
     assert episode_ids([]) == []
     listed.write_text("# none today\n")
-    with pytest.raises(ConfigurationError, match="names no episode"):
+    with pytest.raises(ConfigurationError, match="contains no episode id"):
         episode_ids([f"@{listed}"])
     with pytest.raises(ConfigurationError, match=r"missing\.txt cannot be read"):
         episode_ids([f"@{tmp_path / 'missing.txt'}"])
@@ -277,7 +277,7 @@ def test_a_sequential_gate_stops_early_and_says_so(log: Logged, tmp_path: Path) 
     ids = log(13)
     done = replay("winning", ids, "--gate", "--gate-file", gate_file)
     assert done.returncode == 0, done.stdout
-    assert "stopped early after 10 of 13: enough is known to ship" in done.stdout
+    assert "stopped early after 10 of 13: the results are enough to ship" in done.stdout
     told = replay("winning", ids, "--gate-file", gate_file, "--json", "--dry-run")
     assert told.returncode == 0
     assert told.json["stopped_early"] is True
@@ -467,7 +467,7 @@ def test_a_run_is_taken_up_with_what_it_has_left(three: list[str], client: Clien
     evals.run_against(run, policy_callable=f"{POLICIES}:troubled")
     done = rollbook("replay", "run", "--policy", f"{POLICIES}:follow", "--resume", run.id)
     assert done.returncode == 0, done.stderr
-    assert f"✓ Eval run taken up: {run.id} (2 of 3 complete)" in done.stdout
+    assert f"✓ Eval run resumed: {run.id} (2 of 3 complete)" in done.stdout
     assert f"  ✓ [1/1] {three[1]}" in done.stdout
     assert rollbook("replay", "show", run.id, "--json").json["status"] == "completed"
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rollbook.client import Client
 from rollbook.evals import EvalResult, EvalRun, create_run, run_against
-from rollbook.evals.server_runs import results_of
+from rollbook.evals.server_calls import results_of
 
 STEPS = 10
 

@@ -6,17 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from rollbook.contracts.evals import EvalResult
 from rollbook.errors import StorageError
-from rollbook.evals.journal import Journal, LeftBehind, Row, remove_journals
+from rollbook.evals.journal import AbandonedJournals, FinishedReplay, Journal, remove_journals
 
 
-def row(name: str, status: str = "complete", data: bytes = b"npz") -> Row:
+def row(name: str, status: str = "complete", data: bytes = b"npz") -> FinishedReplay:
     files = {"actions": data, "sensors": data * 2} if status == "complete" else {}
-    return Row(name, status, {"step_count": 3}, files=files, fps=10.0)  # type: ignore[arg-type]
+    result = EvalResult(name, None, status, {"step_count": 3})  # type: ignore[arg-type]
+    return FinishedReplay(result, files=files, fps=10.0)  # type: ignore[arg-type]
 
 
-def left_behind(folder: Path) -> list[Row]:
-    left = LeftBehind(folder)
+def left_behind(folder: Path) -> list[FinishedReplay]:
+    left = AbandonedJournals(folder)
     left.close()
     return left.rows
 
@@ -30,8 +32,8 @@ def test_rows_that_were_not_delivered_are_found_with_their_artifacts(tmp_path: P
     journal.delivered([first])
     journal.close()
     (found,) = left_behind(tmp_path / "run")  # the failed one is tried again
-    assert (found.baseline_episode_id, found.candidate_episode_id) == ("b", "replay-of-b")
-    assert (found.metrics, found.fps) == ({"step_count": 3}, 10.0)
+    assert (found.id, found.result.candidate_episode_id) == ("b", "replay-of-b")
+    assert (found.result.metrics, found.fps) == ({"step_count": 3}, 10.0)
 
 
 def test_artifacts_lie_where_the_row_says(tmp_path: Path) -> None:
@@ -51,7 +53,7 @@ def test_half_a_line_is_what_was_never_said(tmp_path: Path) -> None:
     journal.close()
     (path,) = tmp_path.glob("*.jsonl")
     path.write_bytes(path.read_bytes() + b'{"row":{"baseline_epi')
-    assert [each.baseline_episode_id for each in left_behind(tmp_path)] == ["a"]
+    assert [each.id for each in left_behind(tmp_path)] == ["a"]
 
 
 def test_a_row_whose_artifacts_are_gone_is_done_again(tmp_path: Path) -> None:

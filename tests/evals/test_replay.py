@@ -14,8 +14,9 @@ from rollbook.contracts.evals import RESULT_KEYS
 from rollbook.contracts.npz import read_npz
 from rollbook.errors import InvalidValue
 from rollbook.evals.baselines import Baseline
+from rollbook.evals.open_loop import DISTANCE_KEY, Replay, replay_one
+from rollbook.evals.options import ReplayOptions
 from rollbook.evals.policies import as_policy
-from rollbook.evals.replay import DISTANCE_KEY, Replay, ReplayOptions, replay_one
 from rollbook.evals.workers import encoded
 from tests.evals.replay_policies import Batched, Chunked, Counting, follow, shifted
 
@@ -36,7 +37,9 @@ def baseline(steps: int = STEPS, **changes: Any) -> Baseline:
 
 
 def replay(policy: Any, given: Baseline | None = None, **options: Any) -> Replay:
-    return replay_one(given or baseline(), as_policy(policy), ReplayOptions(**options))
+    return replay_one(
+        given or baseline(), as_policy(policy), ReplayOptions(policy_callable=policy, **options)
+    )
 
 
 def test_a_policy_that_does_the_same_is_at_no_distance() -> None:

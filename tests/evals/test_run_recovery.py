@@ -153,7 +153,7 @@ def test_what_cannot_be_delivered_waits_in_the_journal_and_is_delivered_by_resum
 def test_a_server_that_is_back_by_the_end_gets_what_it_missed(
     faulty: Campaign, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, route: str
 ) -> None:
-    monkeypatch.setattr("rollbook.evals.uploads.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("rollbook.evals.delivery.ROWS_AT_ONCE", 2)
     run = faulty.run()
     proxy.faults.append(Fault(route, 500, times=3))  # as often as a call is tried
     results = run_against(run, policy_callable=follow)
@@ -171,7 +171,7 @@ def test_what_was_left_behind_may_be_delivered_in_other_portions(
     with pytest.raises(TransportError):
         run_against(run, policy_callable=follow)
     proxy.faults.clear()
-    monkeypatch.setattr("rollbook.evals.uploads.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("rollbook.evals.delivery.ROWS_AT_ONCE", 2)
     assert len(run_against(run, policy_callable=never, resume=True)) == 5
     assert faulty.statuses(run) == ["complete"] * 5
     assert journal_files(own_home, run) == [".jsonl"]

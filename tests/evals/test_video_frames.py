@@ -12,8 +12,9 @@ import pytest
 from rollbook.contracts.episode import EpisodeRecord
 from rollbook.errors import ConfigurationError, InvalidValue
 from rollbook.evals.baselines import Baseline
+from rollbook.evals.open_loop import replay_one
+from rollbook.evals.options import ReplayOptions
 from rollbook.evals.policies import as_policy
-from rollbook.evals.replay import ReplayOptions, replay_one
 
 FPS = 10
 FRAMES = 58
@@ -55,7 +56,11 @@ def seen(video: Path | None, seconds: Any, **options: Any) -> list[int]:
         found.append(number_of(obs["/video/rgb"]))
         return {}
 
-    replay_one(given, as_policy(policy), ReplayOptions(**{"frames": True, **options}))
+    replay_one(
+        given,
+        as_policy(policy),
+        ReplayOptions(policy_callable=policy, **{"frames": True, **options}),
+    )
     return found
 
 
@@ -86,7 +91,7 @@ def test_steps_without_a_clock_go_by_the_rate_of_the_episode(video: Path) -> Non
         found.append(number_of(obs["/front/rgb"]))
         return {}
 
-    options = ReplayOptions(frames={"video": "/front/rgb"})
+    options = ReplayOptions(policy_callable=policy, frames={"video": "/front/rgb"})
     replay_one(Baseline("ep-1", record, sensors, None, video), as_policy(policy), options)
     assert found == [0, 2, 4, 6]
 
@@ -102,7 +107,9 @@ def test_batches_have_pictures_too(video: Path) -> None:
     t_ns = np.arange(5, dtype=np.int64) * 100_000_000
     sensors = {"/arm/position": np.zeros((5, 2)), "/arm/_t_ns": t_ns}
     given = Baseline("ep-1", None, sensors, None, video)
-    replay_one(given, as_policy(Batched), ReplayOptions(frames=True, batch=3))
+    replay_one(
+        given, as_policy(Batched), ReplayOptions(policy_callable=Batched, frames=True, batch=3)
+    )
     assert shapes == [(3, 48, 64, 3), (2, 48, 64, 3)]
 
 

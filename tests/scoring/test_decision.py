@@ -209,7 +209,7 @@ def test_a_worse_reward_holds_however_good_the_success() -> None:
     values = gains(40, -0.6)
     results = successes(12, 0, 28)
     for result, value in zip(results, values, strict=True):
-        result.metrics |= {"reward_total_baseline": 0.0, "reward_total_candidate": value}
+        result.metrics.update(reward_total_baseline=0.0, reward_total_candidate=value)
         result.metrics["evidence"]["reward_total"] = "closed_loop"
     assert decided(results)["reasons"] == ["regression:reward_total"]
 
@@ -238,7 +238,7 @@ def test_a_guard_with_a_margin_has_to_rule_it_out() -> None:
     gate = Gate(rules=(SUCCESS_ONLY.rules[0], rule))
     results = successes(12, 0, 28)
     for result, value in zip(results, gains(40, 0.0), strict=True):
-        result.metrics |= {"reward_total_baseline": 0.0, "reward_total_candidate": value}
+        result.metrics.update(reward_total_baseline=0.0, reward_total_candidate=value)
         result.metrics["evidence"]["reward_total"] = "closed_loop"
     decision = decided(results, gate)
     assert decision["reasons"] == ["insufficient_n"]
@@ -254,7 +254,7 @@ def test_holm_asks_more_of_two_chances_than_of_one() -> None:
     five = successes(5, 0, 35)
     assert decided(five)["recommend"] == "ship", "0.031 with one primary measured"
     for result, value in zip(five, gains(40, 0.0), strict=True):
-        result.metrics |= {"reward_total_baseline": 0.0, "reward_total_candidate": value}
+        result.metrics.update(reward_total_baseline=0.0, reward_total_candidate=value)
         result.metrics["evidence"]["reward_total"] = "closed_loop"
     assert decided(five)["reasons"] == ["not_better"], "0.031 is not below 0.05 / 2"
 
@@ -388,7 +388,7 @@ def test_sequential_superiority_comes_from_the_bet_alone() -> None:
 def test_a_reward_does_not_ship_a_sequential_run() -> None:
     results = successes(0, 0, 40)
     for result, value in zip(results, gains(40, 2.0), strict=True):
-        result.metrics |= {"reward_total_baseline": 0.0, "reward_total_candidate": value}
+        result.metrics.update(reward_total_baseline=0.0, reward_total_candidate=value)
         result.metrics["evidence"]["reward_total"] = "closed_loop"
     assert decided(results)["better"] == ["reward_total"]
     assert decided(results, Gate(design="sequential"))["reasons"] == ["not_better"]

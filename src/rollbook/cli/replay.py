@@ -1,4 +1,4 @@
-"""`rollbook replay …`: hold a candidate policy against recorded episodes, and read what came of it."""
+"""`rollbook replay …`: compare a candidate policy with recorded episodes, and read the results."""
 
 from __future__ import annotations
 
@@ -28,16 +28,28 @@ RunId = Annotated[str, typer.Argument(help="Id of an eval run.")]
 
 @app.command("list")
 def list_(
-    candidate_version: Annotated[str | None, typer.Option(help="Of this candidate.")] = None,
-    baseline_version: Annotated[str | None, typer.Option(help="Against this baseline.")] = None,
-    status: Annotated[
-        str | None, typer.Option(help="pending, running, completed, failed, cancelled.")
+    candidate_version: Annotated[
+        str | None, typer.Option(help="Only runs of this candidate.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=200, help="Runs to show.")] = 20,
+    baseline_version: Annotated[
+        str | None, typer.Option(help="Only runs against this baseline.")
+    ] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            help="Only runs with this status: pending, running, completed, failed or cancelled."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Greatest number of runs.")] = 20,
     profile: ProfileName = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Eval runs, the newest first."""
+    """List eval runs, newest first."""
+    import msgspec
+
+    from rollbook.contracts.wire.eval_runs import EvalRunList
+    from rollbook.evals.server_calls import ask
+
     asked = {
         "candidate_policy_version": candidate_version,
         "baseline_policy_version": baseline_version,
@@ -46,7 +58,8 @@ def list_(
     }
     query = urlencode({name: value for name, value in asked.items() if value is not None})
     with client_of(profile) as client:
-        runs = client.call("list eval runs", "GET", f"/api/eval-runs?{query}")["eval_runs"]
+        found = ask(client, EvalRunList, "list eval runs", "GET", f"/api/eval-runs?{query}")
+    runs = msgspec.to_builtins(found.eval_runs)
     if as_json:
         print_json(runs)
     else:
@@ -71,48 +84,55 @@ _COLUMNS = {
 def show(
     run_id: RunId,
     failures: Annotated[
-        bool, typer.Option("--failures", help="Also the episodes that failed, with their errors.")
+        bool, typer.Option("--failures", help="Also list the failed episodes with their errors.")
     ] = False,
     profile: ProfileName = "default",
     as_json: AsJson = False,
 ) -> None:
-    """One run: how far it is, its numbers, the decision and the reasons for it."""
-    from rollbook.evals.server_runs import results_of, run_path
+    """Show one run: its progress, its numbers, the decision and the reasons for it."""
+    import msgspec
+
+    from rollbook.contracts.wire.eval_runs import EvalRunAnswer
+    from rollbook.evals.server_calls import ask, results_of, run_path
 
     with client_of(profile) as client:
-        run = client.call("read the eval run", "GET", run_path(run_id))
+        run = ask(client, EvalRunAnswer, "read the eval run", "GET", run_path(run_id))
         failed = list(results_of(client, run_id, "failed")) if failures else []
-        url = f"{client.base_url}/portal/evals/{run['id']}"
+        url = f"{client.base_url}/portal/evals/{run.id}"
     if as_json:
         rows = [
             {"baseline_episode_id": row.baseline_episode_id, "error": row.error} for row in failed
         ]
-        print_json({**run, "url": url, **({"failures": rows} if failures else {})})
+        print_json(
+            {**msgspec.to_builtins(run), "url": url, **({"failures": rows} if failures else {})}
+        )
         return
     typer.echo(
-        f"Replay run: candidate={run['candidate_policy_version']} "
-        f"baseline={run['baseline_policy_version'] or 'mixed'} episodes={run['episode_count']}"
+        f"Replay run: candidate={run.candidate_policy_version} "
+        f"baseline={run.baseline_policy_version or 'mixed'} episodes={run.episode_count}"
     )
-    typer.echo(
-        f"{run['status']}: {run['episodes_completed']} complete, {run['episodes_failed']} failed"
-    )
+    typer.echo(f"{run.status}: {run.episodes_completed} complete, {run.episodes_failed} failed")
     for number, row in enumerate(failed, 1):
         typer.echo(episode_line(number, len(failed), row))
-    if run["summary"]:
-        for line in ("", *report_lines(run["summary"])):
+    if run.summary:
+        for line in ("", *report_lines(run.summary)):
             typer.echo(line)
     typer.echo(f"\n{url}")
 
 
 @app.command()
 def cancel(run_id: RunId, profile: ProfileName = "default", as_json: AsJson = False) -> None:
-    """End a run that nobody needs any more. What was measured stays to be read."""
-    from rollbook.evals.server_runs import run_path
+    """Cancel a run. The server takes no further results; those that it has stay readable."""
+    import msgspec
+
+    from rollbook.contracts.wire.eval_runs import EvalRunAnswer
+    from rollbook.evals.server_calls import ask, run_path
 
     with client_of(profile) as client:
-        answer = client.call("cancel the eval run", "POST", f"{run_path(run_id)}/cancel")
+        path = f"{run_path(run_id)}/cancel"
+        answer = ask(client, EvalRunAnswer, "cancel the eval run", "POST", path)
     if as_json:
-        print_json(answer)
+        print_json(msgspec.to_builtins(answer))
     else:
         typer.echo(f"cancelled {run_id}")
 
@@ -123,14 +143,17 @@ def cancel(run_id: RunId, profile: ProfileName = "default", as_json: AsJson = Fa
 @app.command()
 def gate(
     file: Annotated[
-        Path | None, typer.Argument(help="A gate to check, JSON or TOML; the default if not given.")
+        Path | None,
+        typer.Argument(
+            help="Gate to check, JSON or TOML. Without it, the default gate is printed."
+        ),
     ] = None,
     reward: Annotated[
-        bool, typer.Option("--reward", help="The default where there is a reward and no success.")
+        bool, typer.Option("--reward", help="Print the default gate for rewards without success.")
     ] = False,
-    as_toml: Annotated[bool, typer.Option("--toml", help="TOML instead of JSON.")] = False,
+    as_toml: Annotated[bool, typer.Option("--toml", help="Print TOML instead of JSON.")] = False,
 ) -> None:
-    """Prints a gate with everything that it asks for, to change and to give to --gate-file.
+    """Print a complete gate, to edit and pass to --gate-file.
 
     \b
     rollbook replay gate --toml > gate.toml
@@ -144,7 +167,7 @@ def gate(
 
 
 def _toml(document: dict[str, Any]) -> str:
-    """Plain fields, then a table for each rule. TOML has no null: what is not set is left out."""
+    """Plain fields, then a table for each rule. Values of None are left out, because TOML has no null."""
 
     def fields(values: dict[str, Any]) -> list[str]:
         known = {key: value for key, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What `rollbook replay run` was told: lists of episodes, gates in files, and what does not go together."""
+"""The arguments of `rollbook replay run`: lists of episodes, gate files, and checks of combinations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import tomllib
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,25 +18,9 @@ if TYPE_CHECKING:
     from rollbook.contracts.gate import Gate
 
 
-class Engine(StrEnum):
-    local = "local"
-    ray = "ray"
-
-
-class Parallel(StrEnum):
-    thread = "thread"
-    process = "process"
-
-
-class Align(StrEnum):
-    by_index = "index"
-    nearest = "nearest"
-    hold = "hold"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The command line of `replay run`, read."""
+    """The parsed command line of `rollbook replay run`."""
 
     policy: str
     candidate: str | None
@@ -52,8 +35,8 @@ class Asked:
     resume: str | None
     dry_run: bool
     quiet: bool
-    runner: dict[str, Any]
-    """For `run_against`, as it is."""
+    replay: dict[str, Any]
+    """Keywords of `run_against` that have a command-line option."""
 
     @property
     def store_alone(self) -> bool:
@@ -61,7 +44,7 @@ class Asked:
 
 
 def check(asked: Asked, *, gate_given: bool) -> None:
-    """What does not go together, said before anything is done."""
+    """Refuses arguments that contradict each other, before anything is done."""
     if asked.resume is not None:
         wrong = [
             option
@@ -74,39 +57,38 @@ def check(asked: Asked, *, gate_given: bool) -> None:
             if given
         ]
         if wrong:
-            message = f"{' and '.join(wrong)} cannot be given with --resume: the run has its own"
+            message = (
+                f"{' and '.join(wrong)} cannot be given with --resume: the run has its own already"
+            )
             raise ConfigurationError(message=message)
     elif not (asked.candidate and asked.candidate.strip()):
-        raise ConfigurationError(
-            message="--candidate-version is missing: what is the candidate called?"
-        )
+        raise ConfigurationError(message="--candidate-version is missing: it names the candidate")
     elif not asked.ids and asked.store is None:
         raise ConfigurationError(
-            message="--baseline-episodes is missing: a comma list of ids, or @FILE with one a line"
+            message="--baseline-episodes is missing: give ids separated by commas, or @FILE with one id a line"
         )
-    if asked.store is not None and asked.runner["environment"]:
-        raise ConfigurationError(message="--environment and --store are two ways to know; give one")
-    if not asked.store_alone and (asked.store_policy or asked.limit):
-        message = (
-            "--store-policy and --limit choose chains of a --store, where no episodes are named"
-        )
+    if asked.store is not None and asked.replay["environment"]:
+        message = "--environment and --store are two ways to know the outcome; give one of them"
         raise ConfigurationError(message=message)
-    if asked.runner["engine"] == Engine.ray:
+    if not asked.store_alone and (asked.store_policy or asked.limit):
+        message = "--store-policy and --limit choose chains of a --store; they need --store and no episode ids"
+        raise ConfigurationError(message=message)
+    if asked.replay["engine"] == "ray":
         from rollbook.engines.ray_actors import check_ray
 
         check_ray()
     if asked.store is not None:
         from rollbook.evals.store_baselines import StoreBaselines
 
-        # else every episode would fail, as if the candidate had
+        # without this check every episode would fail, and the candidate would look bad
         StoreBaselines(asked.store, limit=1)
     _importable("--policy", asked.policy)
-    if asked.runner["environment"] is not None:
-        _importable("--environment", asked.runner["environment"])
+    if asked.replay["environment"] is not None:
+        _importable("--environment", asked.replay["environment"])
 
 
 def _importable(option: str, named: str) -> None:
-    """A module that cannot be imported is nobody's verdict on the candidate."""
+    """Imports the module now: an import error is a usage error, not a verdict on the candidate."""
     from rollbook.evals.policies import load_attribute
 
     try:
@@ -120,7 +102,7 @@ def _importable(option: str, named: str) -> None:
 
 
 def episode_ids(given: Sequence[str]) -> list[str]:
-    """Comma lists and files of ids, each id once, in their order. A list without one is a mistake."""
+    """Ids from comma lists and files, each once, in their order. A list without any id is an error."""
     found: list[str] = []
     for each in given:
         lines = _lines(each[1:]) if each.startswith("@") else [each]
@@ -128,7 +110,7 @@ def episode_ids(given: Sequence[str]) -> list[str]:
     ids = list(dict.fromkeys(part for part in found if part))
     if given and not ids:
         raise ConfigurationError(
-            message=f"--baseline-episodes {','.join(given)!r} names no episode; give their ids"
+            message=f"--baseline-episodes {','.join(given)!r} contains no episode id"
         )
     return ids
 
@@ -151,7 +133,7 @@ def metadata_pairs(given: Sequence[str]) -> dict[str, str]:
 
 
 def ci_facts() -> dict[str, Any]:
-    """Where this runs, so that a run can be traced to the change it was about."""
+    """The commit and the CI job of this process, to trace a run to the change that it tests."""
     known = {
         name: os.environ.get(f"GITHUB_{name.upper()}") for name in ("sha", "ref", "repository")
     }
@@ -162,7 +144,7 @@ def ci_facts() -> dict[str, Any]:
 
 
 def gate_of(path: Path | None, *, for_reward: bool) -> Gate:
-    """A store knows rewards and no success, so its default asks for those."""
+    """The gate in the file. The default for a store asks for rewards, because a store knows no success."""
     from rollbook.contracts.gate import Gate, gate_from
 
     if path is None:

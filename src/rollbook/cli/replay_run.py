@@ -1,25 +1,23 @@
-"""`rollbook replay run`: every recorded episode through the candidate, and a decision."""
+"""`rollbook replay run`: replay recorded episodes with a candidate, and decide whether it ships."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rollbook.cli.login import AsJson, ProfileName
 from rollbook.cli.output import OK, USAGE, VIOLATIONS, print_error, print_json
 from rollbook.cli.replay_arguments import (
-    Align,
     Asked,
-    Engine,
-    Parallel,
     check,
     ci_facts,
     episode_ids,
@@ -45,7 +43,8 @@ from rollbook.errors import (
 
 if TYPE_CHECKING:
     from rollbook.client import Client
-    from rollbook.contracts.evals import EvalResult, EvalRun
+    from rollbook.contracts.evals import EvalResult
+    from rollbook.evals import EvalRun
 
 INFRASTRUCTURE = 3
 INTERRUPTED = 130
@@ -53,104 +52,137 @@ _MOST_NAMED = 5
 
 
 def client_of(profile: str) -> Client:
-    """With the key that the SDK would use: the environment's, else that of the profile."""
+    """A client with the same key as the SDK: from the environment, else from the profile."""
     from rollbook.client import Client
     from rollbook.client.credentials import DEFAULT_PROFILE
 
     return Client(profile=None if profile == DEFAULT_PROFILE else profile, verbose=False)
 
 
+PolicyName = Annotated[
+    str,
+    typer.Option(
+        metavar="MODULE:ATTR", help="The candidate: pkg.module:name, importable from here."
+    ),
+]
+CandidateVersion = Annotated[
+    str | None, typer.Option(help="Version name of the candidate, such as pap-v4.0.0-rc1.")
+]
+BaselineEpisodes = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="IDS",
+        help="Episode ids, separated by commas, or @FILE with one id a line. # starts a comment; @- is standard input.",
+    ),
+]
+MoreIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="More episode ids.")]
+BaselineVersion = Annotated[
+    str | None, typer.Option(help="Version name of the policy that was recorded.")
+]
+RunName = Annotated[str | None, typer.Option(help="Name of the run, for people.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Fetch and compute, but create and send nothing."),
+]
+IsGated = Annotated[
+    bool,
+    typer.Option(
+        "--gate", help="Exit with 0 for ship, 1 for hold, 2 for wrong usage, 3 for infrastructure."
+    ),
+]
+GateFile = Annotated[
+    Path | None,
+    typer.Option(help="JSON or TOML file with a gate. `rollbook replay gate` prints one to edit."),
+]
+StorePath = Annotated[
+    Path | None,
+    typer.Option(
+        help="Rollout store that knows the reward of every choice. Without ids, its own chains are the baselines, and "
+        "no server is needed."
+    ),
+]
+StorePolicy = Annotated[
+    str | None, typer.Option(help="Only chains of the store that this policy chose.")
+]
+ChainLimit = Annotated[
+    int | None, typer.Option(min=1, help="Greatest number of chains of the store.")
+]
+ResumedRun = Annotated[
+    str | None,
+    typer.Option(metavar="RUN", help="Resume this run. Complete baselines are not replayed again."),
+]
+Metadata = Annotated[
+    list[str] | None, typer.Option(help="KEY=VALUE, stored with the run. Can be repeated.")
+]
+JunitFile = Annotated[
+    Path | None, typer.Option("--junit", help="Write a JUnit report for CI here.")
+]
+ForGithub = Annotated[
+    bool, typer.Option("--github", help="Write GitHub annotations and a job summary in Markdown.")
+]
+
+
+def with_replay_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds an option for every field of ReplayOptions that has a CommandLine, in place of `**replay`."""
+    from rollbook.evals.options import ReplayOptions
+
+    signature = inspect.signature(command, eval_str=True)
+    added = []
+    for each in fields(ReplayOptions):
+        cli = each.metadata["cli"]
+        if cli is not None:
+            option = typer.Option(
+                *(() if cli.flag is None else (cli.flag,)),
+                help=cli.help or each.metadata["help"],
+                metavar=cli.metavar,
+                min=cli.least,
+            )
+            added.append(
+                inspect.Parameter(
+                    each.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=not each.default if cli.negated else each.default,
+                    annotation=Annotated[cli.kind, option],
+                )
+            )
+    declared = list(signature.parameters.values())[:-1]
+    command.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*declared, *added]
+    )
+    return command
+
+
+def _keywords(options: dict[str, Any]) -> dict[str, Any]:
+    """The values of added options, as keywords of `run_against`."""
+    from rollbook.evals.options import ReplayOptions
+
+    cli = {each.name: each.metadata["cli"] for each in fields(ReplayOptions)}
+    return {name: not value if cli[name].negated else value for name, value in options.items()}
+
+
+@with_replay_options
 def run(
-    policy: Annotated[
-        str,
-        typer.Option(
-            metavar="MODULE:ATTR", help="The candidate: pkg.module:name, importable from here."
-        ),
-    ],
-    candidate_version: Annotated[
-        str | None, typer.Option(help="What the candidate is called, pap-v4.0.0-rc1 say.")
-    ] = None,
-    baseline_episodes: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="IDS",
-            help="Comma list of episode ids, or @FILE with one a line (# starts a comment, @- is standard input).",
-        ),
-    ] = None,
-    more_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Further episode ids.")
-    ] = None,
-    baseline_version: Annotated[
-        str | None, typer.Option(help="What the policy that was recorded is called.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="What people will know the run by.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Fetch and compute; create and send nothing.")
-    ] = False,
-    gate: Annotated[
-        bool,
-        typer.Option(
-            "--gate", help="End with 0 for ship, 1 for hold, 2 for usage, 3 for infrastructure."
-        ),
-    ] = False,
-    gate_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="JSON or TOML with a gate; `rollbook replay gate` prints one to start from."
-        ),
-    ] = None,
-    store: Annotated[
-        Path | None,
-        typer.Option(
-            help="A rollout store that knows the reward of every choice. Without ids: its own chains, no server."
-        ),
-    ] = None,
-    store_policy: Annotated[
-        str | None, typer.Option(help="Of the store's chains those that this policy chose.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Of the store's chains this many.")
-    ] = None,
-    environment: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:ATTR",
-            help="Makes the environment to run the candidate in: outcomes are measured.",
-        ),
-    ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Episodes at the same time.")] = 1,
-    parallel: Annotated[Parallel, typer.Option(help="What a worker is.")] = Parallel.thread,
-    engine: Annotated[Engine, typer.Option(help="Where workers are.")] = Engine.local,
-    resume: Annotated[
-        str | None,
-        typer.Option(metavar="RUN", help="Take up a run: what is complete is not done again."),
-    ] = None,
-    align: Annotated[
-        Align, typer.Option(help="How sensors of different rates are paired.")
-    ] = Align.by_index,
-    step_timeout: Annotated[
-        float | None,
-        typer.Option(min=0.001, help="Seconds that one answer of the policy may take."),
-    ] = None,
-    frames: Annotated[
-        bool, typer.Option("--frames", help="Show the policy the pictures of the video.")
-    ] = False,
-    no_actions: Annotated[
-        bool, typer.Option("--no-actions", help="Do not upload what the candidate did.")
-    ] = False,
-    metadata: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE, kept with the run; may be repeated.")
-    ] = None,
-    junit_file: Annotated[
-        Path | None, typer.Option("--junit", help="Write a test report for CI here.")
-    ] = None,
-    github: Annotated[
-        bool, typer.Option("--github", help="Annotations, and a Markdown summary for the job.")
-    ] = False,
+    policy: PolicyName,
+    candidate_version: CandidateVersion = None,
+    baseline_episodes: BaselineEpisodes = None,
+    more_ids: MoreIds = None,
+    baseline_version: BaselineVersion = None,
+    name: RunName = None,
+    dry_run: DryRun = False,
+    gate: IsGated = False,
+    gate_file: GateFile = None,
+    store: StorePath = None,
+    store_policy: StorePolicy = None,
+    limit: ChainLimit = None,
+    resume: ResumedRun = None,
+    metadata: Metadata = None,
+    junit_file: JunitFile = None,
+    github: ForGithub = False,
     profile: ProfileName = "default",
     as_json: AsJson = False,
+    **replay: Any,
 ) -> None:
-    """Replays recorded episodes with a candidate policy and says whether it ships.
+    """Replay recorded episodes with a candidate policy, and decide whether it ships.
 
     \b
     rollbook replay run \\
@@ -162,18 +194,18 @@ def run(
         --workers 4 --gate --junit replay.xml
 
     The policy is a function from an observation to an action, both dicts of arrays; or an object with
-    act(obs, context) and, if it likes, reset(episode) and close(); or a class of such.
+    act(obs, context) and optionally reset(episode) and close(); or a class of such objects.
 
-    What can be said depends on how outcomes are come by. With --environment the candidate is run, and outcomes are
-    measured. With --store the true reward of its choices is known. With neither, recorded observations are all it
-    sees: how much its actions changed is known, and outcomes only as far as it asserts them itself (_outcome).
+    The evidence depends on how an outcome was measured. With --environment the candidate is run, and outcomes are
+    measured. With --store the true reward of its choices is known. With neither, the candidate sees recorded
+    observations only: the change of its actions is known, and an outcome only if the policy asserts it (_outcome).
 
     \b
     rollbook replay run --store rollouts.zarr --policy my_pkg:choose --candidate-version v4
 
-    Ends with 0 when every episode is complete, 1 when one failed; with --gate, by the decision.
+    Exits with 0 when every episode is complete, and with 1 when one failed; with --gate, by the decision.
     """
-    with _endings(gate):
+    with _exit_codes(gate):
         asked = Asked(
             policy=policy,
             candidate=candidate_version,
@@ -188,16 +220,7 @@ def run(
             resume=resume,
             dry_run=dry_run,
             quiet=as_json,
-            runner={
-                "workers": workers,
-                "engine": engine.value,
-                "parallel": parallel.value,
-                "align": align.value,
-                "step_timeout_s": step_timeout,
-                "upload_actions": not no_actions,
-                "environment": environment,
-                "frames": frames,
-            },
+            replay=_keywords(replay),
         )
         check(asked, gate_given=gate_file is not None)
         if asked.store_alone:
@@ -206,8 +229,8 @@ def run(
             with client_of(profile) as client:
                 report = _replay(asked, client, gated=gate)
         report = replace(report, gated=gate, extra={"dry_run": dry_run, **report.extra})
-        _tell(report, as_json=as_json, github=github, junit_file=junit_file)
-    raise typer.Exit(_ending(report))
+        _write_report(report, as_json=as_json, github=github, junit_file=junit_file)
+    raise typer.Exit(_exit_code(report))
 
 
 # --------------------------------------------------------------------------------------- replaying
@@ -218,9 +241,9 @@ def _replay(asked: Asked, client: Client, *, gated: bool) -> RunReport:
     from rollbook.evals.environments import try_environment
     from rollbook.scoring import rollup
 
-    environment = asked.runner["environment"]
-    if environment is not None and asked.runner["engine"] == "local":
-        try_environment(environment)  # before there is a run that nothing could be measured for
+    environment = asked.replay["environment"]
+    if environment is not None and asked.replay["engine"] == "local":
+        try_environment(environment)  # before a run is created for which nothing could be measured
     if asked.resume is not None:
         run = evals.open_run(asked.resume, client=client)
     else:
@@ -239,7 +262,7 @@ def _replay(asked: Asked, client: Client, *, gated: bool) -> RunReport:
     results = _results(asked, run)
     total = len(run.baseline_episode_ids)
     report = _reported(run, total, results, url)
-    with _taken_up_with(run):
+    with _resume_hint(run):
         if gated:
             _check_infrastructure(results)
         if run.dry:
@@ -248,7 +271,7 @@ def _replay(asked: Asked, client: Client, *, gated: bool) -> RunReport:
 
 
 def _check_infrastructure(results: Sequence[EvalResult]) -> None:
-    """What kept the candidate from being asked is no verdict on it. The run stays open, to be taken up again."""
+    """A failure of the infrastructure is no verdict on the candidate. The run stays open and can be resumed."""
     from rollbook.evals.workers import INFRASTRUCTURE
 
     lost = [each for each in results if (each.error or "").startswith(INFRASTRUCTURE)]
@@ -256,8 +279,8 @@ def _check_infrastructure(results: Sequence[EvalResult]) -> None:
         named = ", ".join(each.baseline_episode_id for each in lost[:_MOST_NAMED])
         rest = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
         message = (
-            f"no decision: {len(lost)} of {len(results)} baselines could not be replayed, through no fault of the "
-            f"candidate: {named}{rest} ({lost[0].error})"
+            f"no decision: {len(lost)} of {len(results)} baselines could not be replayed, and the candidate is not "
+            f"the reason: {named}{rest} ({lost[0].error})"
         )
         raise TransportError(message=message)
 
@@ -283,19 +306,20 @@ def _results(asked: Asked, run: EvalRun) -> list[EvalResult]:
     left = len(run.baseline_episode_ids)
     if asked.resume is not None:
         left -= run.episodes_completed
-    with _taken_up_with(run), _progress(left, quiet=asked.quiet) as on_episode:
+    with _resume_hint(run), _progress(left, quiet=asked.quiet) as on_episode:
         return evals.run_against(
             run,
             policy_callable=asked.policy,
             on_episode=on_episode,
             resume=asked.resume is not None,
             store=asked.store,
-            **asked.runner,
+            **asked.replay,
         )
 
 
 def _replay_store(asked: Asked) -> RunReport:
-    """Its own chains as baselines: nothing is asked of any server, and nothing is sent."""
+    """The chains of the store are the baselines. No server is called."""
+    from rollbook.evals import EvalRun
     from rollbook.evals.store_baselines import StoreBaselines
     from rollbook.evals.store_replay import replay_store
     from rollbook.scoring import rollup
@@ -304,10 +328,11 @@ def _replay_store(asked: Asked) -> RunReport:
     chains = StoreBaselines(asked.store, policy=asked.store_policy, limit=asked.limit)
     if not len(chains):
         raise ConfigurationError(message=f"--store {asked.store} has no chains to replay against")
-    run = _store_run(asked, chains.ids)
+    baseline = asked.baseline or asked.store_policy
+    run = EvalRun("dry", asked.candidate or "", baseline, chains.ids, asked.name, dry=True)
     _say_started(asked, run, None)
-    alone = asked.runner["workers"] == 1 and asked.runner["step_timeout_s"] is None
-    if alone and asked.runner["engine"] == "local":
+    alone = asked.replay["workers"] == 1 and asked.replay["step_timeout_s"] is None
+    if alone and asked.replay["engine"] == "local":
         results = replay_store(chains, asked.policy)
     else:
         results = _results(asked, run)
@@ -316,14 +341,7 @@ def _replay_store(asked: Asked) -> RunReport:
     return replace(report, summary=summary, extra={**report.extra, "store": str(asked.store)})
 
 
-def _store_run(asked: Asked, ids: list[str]) -> EvalRun:
-    from rollbook.contracts.evals import EvalRun
-
-    baseline = asked.baseline or asked.store_policy
-    return EvalRun("dry", asked.candidate or "", baseline, ids, asked.name, dry=True)
-
-
-# ------------------------------------------------------------------------------------- what it tells
+# ----------------------------------------------------------------------------------------- printing
 
 
 def _say_started(asked: Asked, run: EvalRun, url: str | None) -> None:
@@ -334,13 +352,13 @@ def _say_started(asked: Asked, run: EvalRun, url: str | None) -> None:
         f"baseline={run.baseline_policy_version or 'mixed'} episodes={len(run.baseline_episode_ids)}"
     )
     if asked.store_alone:
-        typer.echo(f"Chains of {asked.store}: no server is asked, and nothing is sent.")
+        typer.echo(f"Chains of {asked.store}: no server is called, and nothing is sent.")
     elif run.dry:
         typer.echo("Dry run: nothing is created on the server, and nothing is sent.")
     elif asked.resume is not None:
         done = run.episodes_completed
         typer.echo(
-            f"✓ Eval run taken up: {run.id} ({done} of {len(run.baseline_episode_ids)} complete)"
+            f"✓ Eval run resumed: {run.id} ({done} of {len(run.baseline_episode_ids)} complete)"
         )
     else:
         typer.echo(f"✓ Eval run created: {run.id}")
@@ -350,7 +368,7 @@ def _say_started(asked: Asked, run: EvalRun, url: str | None) -> None:
 
 @contextmanager
 def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[EvalResult], None] | None]:
-    """A line for each episode as it lands; on a terminal with a bar below them."""
+    """Prints a line for each finished episode, and on a terminal a progress bar below them."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -376,9 +394,9 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[EvalResult], Non
 
 
 @contextmanager
-def _taken_up_with(run: EvalRun) -> Iterator[None]:
-    """A run that breaks off is not lost: says how to go on."""
-    hint = f"rollbook replay run --resume {run.id} … goes on where it stopped"
+def _resume_hint(run: EvalRun) -> Iterator[None]:
+    """When a run is interrupted, prints the command that resumes it."""
+    hint = f"rollbook replay run --resume {run.id} … resumes the run"
     try:
         yield
     except KeyboardInterrupt:
@@ -391,7 +409,9 @@ def _taken_up_with(run: EvalRun) -> Iterator[None]:
         raise
 
 
-def _tell(report: RunReport, *, as_json: bool, github: bool, junit_file: Path | None) -> None:
+def _write_report(
+    report: RunReport, *, as_json: bool, github: bool, junit_file: Path | None
+) -> None:
     from rollbook.files import atomic_write
 
     if junit_file is not None:
@@ -402,7 +422,7 @@ def _tell(report: RunReport, *, as_json: bool, github: bool, junit_file: Path | 
     else:
         _print_report(report)
     if github:
-        _tell_github(report, to_stderr=as_json)
+        _write_for_github(report, to_stderr=as_json)
 
 
 def _print_report(report: RunReport) -> None:
@@ -417,7 +437,7 @@ def _print_report(report: RunReport) -> None:
     if "stopped_early" in report.extra:
         landed = len(report.results)
         typer.echo(
-            f"stopped early after {landed} of {report.total}: enough is known to {report.recommend}"
+            f"stopped early after {landed} of {report.total}: the results are enough to {report.recommend}"
         )
     typer.echo("")
     for line in report_lines(report.summary):
@@ -426,8 +446,8 @@ def _print_report(report: RunReport) -> None:
         typer.echo(f"\n{report.url}")
 
 
-def _tell_github(report: RunReport, *, to_stderr: bool) -> None:
-    """GitHub reads commands from both streams, so JSON keeps one for itself."""
+def _write_for_github(report: RunReport, *, to_stderr: bool) -> None:
+    """GitHub reads commands from both streams, so standard output can be left to JSON."""
     for line in workflow_commands(report):
         typer.echo(line, err=to_stderr)
     text = markdown(report)
@@ -446,8 +466,8 @@ def _append(path: str, text: str) -> None:
 
 
 @contextmanager
-def _endings(gated: bool) -> Iterator[None]:
-    """With `--gate`, 1 is a verdict on the candidate: whatever else goes wrong ends with another number."""
+def _exit_codes(gated: bool) -> Iterator[None]:
+    """With `--gate`, 1 is a verdict on the candidate, so every other failure exits with another code."""
     try:
         yield
     except RollbookError as error:
@@ -459,7 +479,7 @@ def _endings(gated: bool) -> Iterator[None]:
     except SystemExit as ended:
         if not gated or ended.code not in (None, 0):
             raise
-        # 0 is "ship", and nothing in here decides that: this is the code of a policy that called sys.exit
+        # 0 means "ship", and no decision was made: a policy called sys.exit
         typer.echo("error: sys.exit was called before there was a decision", err=True)
         sys.exit(INFRASTRUCTURE)
     except Exception:
@@ -469,11 +489,11 @@ def _endings(gated: bool) -> Iterator[None]:
         sys.exit(INFRASTRUCTURE)
 
 
-def _ending(report: RunReport) -> int:
+def _exit_code(report: RunReport) -> int:
     if report.gated:
         return OK if report.ships else VIOLATIONS
     if not isinstance(report.rollup, Rollup):
         return VIOLATIONS if report.failed else OK
     counts = report.rollup.counts
-    skipped = counts.pending if "stopped_early" in report.extra else 0
-    return OK if counts.complete + skipped == counts.total else VIOLATIONS
+    left_out = counts.pending if "stopped_early" in report.extra else 0
+    return OK if counts.complete + left_out == counts.total else VIOLATIONS

@@ -1,4 +1,4 @@
-"""`rollbook verify …`: episodes that every candidate has to pass, and whether one did."""
+"""`rollbook verify …`: scenarios that every candidate has to pass."""
 
 from __future__ import annotations
 
@@ -27,25 +27,26 @@ class Severity(StrEnum):
 
 @app.command()
 def check(
-    candidate: Annotated[str, typer.Option(help="Version of the candidate.")],
+    candidate: Annotated[str, typer.Option(help="Version name of the candidate.")],
     policy: Annotated[
         str | None,
         typer.Option(
-            metavar="MODULE:ATTR", help="Replays what has not passed yet; without it only asks."
+            metavar="MODULE:ATTR",
+            help="Replay the scenarios that have not passed. Without it, only ask.",
         ),
     ] = None,
     environment: Annotated[
         str | None,
         typer.Option(
             metavar="MODULE:ATTR",
-            help="Makes the environment to run the candidate in; without it, it has to assert its success.",
+            help="Makes the environment in which the candidate is run. Without it, the policy must assert its success.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Replay, and record nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Replay, but record nothing.")] = False,
     profile: ProfileName = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Whether a candidate passes every critical scenario. Ends with 0 when it does, with 1 when it does not.
+    """Check whether a candidate passes every critical scenario. Exits with 0 if it does, with 1 if not.
 
     \b
     rollbook verify check --candidate pap-v4.0.0-rc1 --policy my_pkg.policies:v4_rc1
@@ -105,14 +106,17 @@ def _print_gate(gate: dict[str, Any], portal: str) -> None:
 def promote(
     episode_id: Annotated[str, typer.Argument(help="Episode that becomes a scenario.")],
     severity: Annotated[
-        Severity, typer.Option(help="A critical one blocks a candidate that does not pass it.")
+        Severity,
+        typer.Option(help="A critical scenario blocks every candidate that does not pass it."),
     ] = Severity.warning,
-    name: Annotated[str | None, typer.Option(help="What people will know it by.")] = None,
-    description: Annotated[str | None, typer.Option(help="What it is there to catch.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the scenario, for people.")] = None,
+    description: Annotated[
+        str | None, typer.Option(help="The problem that the scenario is meant to catch.")
+    ] = None,
     profile: ProfileName = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Make an episode a scenario that candidates have to pass. Once is enough."""
+    """Make an episode a scenario that candidates have to pass. A second call changes nothing."""
     from rollbook.evals.verify import promote as promoted
 
     with client_of(profile) as client:
@@ -134,15 +138,22 @@ def promote(
 @app.command("list")
 def list_(
     with_archived: Annotated[
-        bool, typer.Option("--with-archived", help="Those that were put aside too.")
+        bool, typer.Option("--with-archived", help="Include archived scenarios.")
     ] = False,
     profile: ProfileName = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Scenarios of the organisation."""
+    """List the scenarios of the organisation."""
+    import msgspec
+
+    from rollbook.contracts.wire.scenarios import ScenarioList
+    from rollbook.evals.server_calls import ask
+
     path = "/api/scenarios?limit=1000" + ("" if with_archived else "&active=true")
     with client_of(profile) as client:
-        found = client.call("list scenarios", "GET", path)["scenarios"]
+        found = msgspec.to_builtins(
+            ask(client, ScenarioList, "list scenarios", "GET", path).scenarios
+        )
     if as_json:
         print_json(found)
     else:

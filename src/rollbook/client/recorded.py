@@ -31,7 +31,7 @@ class RecordedCore:
         connection: Connection,
         cache: Cache,
         record: EpisodeRecord,
-        urls: Mapping[str, str] | None = None,
+        urls: Mapping[ArtifactKind, str] | None = None,
     ) -> None:
         """`urls`: signed download URLs that are known already, by kind. Each saves a request."""
         self.record = record

@@ -6,7 +6,7 @@ says about an outcome always comes with its evidence, because "we looked" and "w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from rollbook.contracts.outcomes import OUTCOMES
@@ -16,6 +16,8 @@ ResultStatus: TypeAlias = Literal["pending", "complete", "failed"]
 RunnerKind: TypeAlias = Literal["client", "hosted"]
 Severity: TypeAlias = Literal["critical", "warning", "info"]
 VerifyStatus: TypeAlias = Literal["pass", "fail", "error"]
+Align: TypeAlias = Literal["index", "nearest", "hold"]
+"""How observations of different rates are paired: by index, or by their clocks."""
 Evidence: TypeAlias = Literal[
     "closed_loop", "counterfactual", "asserted", "open_loop", "not_measured"
 ]
@@ -23,6 +25,7 @@ Evidence: TypeAlias = Literal[
 RUN_STATUSES: tuple[RunStatus, ...] = get_args(RunStatus)
 RESULT_STATUSES: tuple[ResultStatus, ...] = get_args(ResultStatus)
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+ALIGNMENTS: tuple[Align, ...] = get_args(Align)
 VERIFY_STATUSES: tuple[VerifyStatus, ...] = get_args(VerifyStatus)
 EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
 """The strongest first.
@@ -49,9 +52,9 @@ LONGEST_ERROR = 2_000
 """Characters of an error that are kept with a failed result."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class EvalResult:
-    """One baseline episode against the candidate. A failed one has no metrics, and says why."""
+    """The candidate against one baseline episode. A failed result has an error and no metrics."""
 
     baseline_episode_id: str
     candidate_episode_id: str | None
@@ -60,9 +63,9 @@ class EvalResult:
     error: str | None = None
 
 
-@dataclass
-class EvalRun:
-    """A campaign: one candidate, many baselines. `create_run` makes it, `run_against` and `complete_run` take it."""
+@dataclass(frozen=True)
+class EvalRunRecord:
+    """One candidate and its baselines. `rollbook.evals.EvalRun` has these attributes and a client."""
 
     id: str
     candidate_policy_version: str
@@ -74,8 +77,6 @@ class EvalRun:
     episodes_completed: int = 0
     episodes_failed: int = 0
     gate: dict[str, Any] | None = None
-    """As it was stored with the run; a decision is made by this one and no other."""
+    """The gate that is stored with the run. The decision is made by this gate only."""
     dry: bool = False
-    """Nothing of it is on any server."""
-    client: Any = field(default=None, repr=False, compare=False)
-    """What it was created with."""
+    """No server knows this run."""

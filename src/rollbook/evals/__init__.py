@@ -1,8 +1,13 @@
-"""The replay regression harness: does the candidate beat the baseline, and how sure are we?
+"""The replay regression harness: is the candidate better than the baseline, and how certain is that?
 
 run = rollbook.evals.create_run(candidate_policy_version="v4", baseline_episode_ids=[…])
 rollbook.evals.run_against(run, policy_callable=my_policy)
 print(rollbook.evals.complete_run(run)["summary"]["decision"]["sentence"])
+
+`runs` has the verbs, `options` their keywords. `runner` replays all baselines of a run: `baselines` and
+`store_baselines` fetch them, `workers` replay them by `open_loop`, `closed_loop` or `counterfactual`, and `journal` and
+`delivery` bring the results to the server. This room imports `client`, `store` and `scoring`, never `server` or
+`adapters`.
 """
 
 from typing import TYPE_CHECKING
@@ -12,7 +17,6 @@ from rollbook.lazy import lazy_names
 if TYPE_CHECKING:
     from rollbook.contracts.evals import (
         EvalResult as EvalResult,
-        EvalRun as EvalRun,
     )
     from rollbook.contracts.gate import (
         Gate as Gate,
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
     from rollbook.evals.closed_loop import (
         calibrate as calibrate,
         run_closed_loop as run_closed_loop,
+    )
+    from rollbook.evals.eval_run import (
+        EvalRun as EvalRun,
     )
     from rollbook.evals.policies import (
         Action as Action,
@@ -51,9 +58,10 @@ else:
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
-            "rollbook.contracts.evals": ("EvalResult", "EvalRun"),
+            "rollbook.contracts.evals": ("EvalResult",),
             "rollbook.contracts.gate": ("Gate", "MetricRule", "gate_from"),
             "rollbook.evals.closed_loop": ("calibrate", "run_closed_loop"),
+            "rollbook.evals.eval_run": ("EvalRun",),
             "rollbook.evals.policies": (
                 "Action",
                 "Observation",

@@ -1,12 +1,11 @@
-"""Baselines: the recorded episodes that a candidate is held against, and how those of a server get here.
+"""Baselines: the recorded episodes that a candidate is compared with, and how they are fetched from a server.
 
-Many are looked up in one call, and their artifacts fetched ahead of the policy, through the cache: what was replayed
-yesterday is not downloaded again.
+Many are looked up in one call. Their artifacts are fetched ahead of the policy, through the cache, so that no artifact
+is downloaded twice.
 """
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,11 +14,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 from numpy.typing import NDArray
 
 from rollbook.contracts.episode import ArtifactKind, EpisodeRecord
 from rollbook.contracts.npz import read_npz
-from rollbook.errors import NotFoundError, RollbookError, ServerError
+from rollbook.contracts.wire.batches import ArtifactsRead, EpisodesFound
+from rollbook.errors import NotFoundError, RollbookError
+from rollbook.evals.server_calls import ask
 from rollbook.scoring.outcomes import outcome_of
 
 if TYPE_CHECKING:
@@ -28,23 +30,23 @@ if TYPE_CHECKING:
 Arrays: TypeAlias = "dict[str, NDArray[Any]]"
 
 LOOKED_UP_AT_ONCE = 50
-"""Signed addresses live for an hour, so not all of them are asked for at the beginning."""
+"""Signed URLs expire after an hour, so they are requested page by page."""
 DOWNLOADS_AT_ONCE = 4
 _READ_KINDS: tuple[ArtifactKind, ...] = ("sensors", "actions")
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """One recorded episode, with what of it is needed. What was not recorded is None, and is never made up."""
+    """One recorded episode with the artifacts that a replay needs. What was not recorded is None."""
 
     id: str
     record: EpisodeRecord | None = None
-    """As the server has it. None for one that is not from a server."""
+    """The record on the server. None for a baseline that is not from a server."""
     sensors: Arrays | None = None
     actions: Arrays | None = None
     video: Path | None = None
     outcome: Mapping[str, Any] = field(default_factory=dict)
-    """Of the four outcomes those that are known."""
+    """Those of the four outcomes that are known."""
 
     @property
     def seed(self) -> int | None:
@@ -65,10 +67,10 @@ class Ticket:
 
     id: str
     record: EpisodeRecord | None = None
-    """None: the server has no such episode, or it is someone else's."""
-    urls: Mapping[str, str] = field(default_factory=dict, repr=False)
-    data: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    """Of small artifacts, the bytes themselves."""
+    """None: the server has no such episode, or it belongs to another organisation."""
+    urls: Mapping[ArtifactKind, str] = field(default_factory=dict, repr=False)
+    data: Mapping[ArtifactKind, bytes] = field(default_factory=dict, repr=False)
+    """The bytes of small artifacts."""
     problem: RollbookError | None = None
     """Why it could not be looked up."""
 
@@ -80,7 +82,7 @@ class Ticket:
         if self.problem is not None:
             raise self.problem
         if self.record is None:
-            message = f"episode {self.id} is not there: deleted, or never yours"
+            message = f"episode {self.id} does not exist: it was deleted, or is not yours"
             raise NotFoundError(status_code=404, message=message)
         there = [kind for kind in kinds if self.record.artifact(kind) is not None]
         files = {kind: self._file(client, kind) for kind in there}
@@ -114,7 +116,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A baseline on its way."""
+    """A baseline that is being fetched."""
 
     id: str
     coming: Future[Baseline]
@@ -126,15 +128,14 @@ class Fetched:
 def look_up(
     client: Client, ids: Iterable[str], kinds: Sequence[ArtifactKind] = ()
 ) -> Iterator[Ticket]:
-    """In the order of the ids, page by page as they are asked for. What goes wrong is raised when one is fetched.
+    """Tickets in the order of the ids, looked up page by page. An error is raised when its ticket is fetched.
 
-    With `kinds`, small artifacts that are not in the cache come along, and larger ones get their URL when they are
-    about to be fetched.
+    With `kinds`, small artifacts that are not in the cache come with the ticket, and larger ones with a fresh URL.
     """
     each = iter(ids)
     pages = iter(lambda: list(islice(each, LOOKED_UP_AT_ONCE)), [])
     with ThreadPoolExecutor(1, thread_name_prefix="rollbook-look-up") as pool:
-        # one page ahead: the server works on the next while the policy works on this
+        # one page ahead: the server prepares the next page while the policy works on this one
         coming = deque(pool.submit(_page, client, page, kinds) for page in islice(pages, 2))
         while coming:
             tickets = coming.popleft().result()
@@ -153,23 +154,22 @@ def _page(client: Client, ids: Sequence[str], kinds: Sequence[ArtifactKind]) -> 
 
 
 def _looked_up(client: Client, ids: Sequence[str], *, urls: bool) -> dict[str, Ticket]:
-    from rollbook.client.recorded import episode_record
-
-    answer = client.call(
+    answer = ask(
+        client,
+        EpisodesFound,
         "look up baseline episodes",
         "POST",
         "/api/episodes/lookup",
         body={"ids": list(ids), "urls": urls},
         safe_to_resend=True,
     )
-    rows = answer.get("episodes")
-    if not isinstance(rows, list):
-        message = "the server's answer is not a list of episodes"
-        raise ServerError(status_code=200, message=message, response_body=answer)
-    records = map(episode_record, rows)
     return {
-        record.id: Ticket(record.id, record, row.get("download_urls") or {})
-        for record, row in zip(records, rows, strict=True)
+        found.id: Ticket(
+            found.id,
+            msgspec.convert(found, EpisodeRecord, from_attributes=True),
+            found.download_urls,
+        )
+        for found in answer.episodes
     }
 
 
@@ -185,20 +185,22 @@ def _with_contents(
     ]
     if not wanted:
         return dict(tickets)
-    answer = client.call(
+    answer = ask(
+        client,
+        ArtifactsRead,
         "read baseline artifacts",
         "POST",
         "/api/episodes/artifacts",
         body={"artifacts": wanted},
         safe_to_resend=True,
     )
-    data: dict[str, dict[str, bytes]] = {}
-    urls: dict[str, dict[str, str]] = {}
-    for each in answer["artifacts"]:
-        if each["data"] is not None:
-            data.setdefault(each["episode_id"], {})[each["kind"]] = b64decode(each["data"])
-        elif each["url"] is not None:
-            urls.setdefault(each["episode_id"], {})[each["kind"]] = each["url"]
+    data: dict[str, dict[ArtifactKind, bytes]] = {}
+    urls: dict[str, dict[ArtifactKind, str]] = {}
+    for each in answer.artifacts:
+        if each.data is not None:
+            data.setdefault(each.episode_id, {})[each.kind] = each.data
+        elif each.url is not None:
+            urls.setdefault(each.episode_id, {})[each.kind] = each.url
     return {
         name: replace(ticket, urls=urls.get(name, {}), data=data.get(name, {}))
         for name, ticket in tickets.items()
@@ -208,7 +210,7 @@ def _with_contents(
 def fetch_ahead(
     client: Client, tickets: Iterator[Ticket], kinds: Sequence[ArtifactKind], ahead: int
 ) -> Iterator[Fetched]:
-    """In order, with `ahead` of them under way or waiting: the next one is here when a worker is free."""
+    """In order. `ahead` baselines are being fetched or wait, so that the next is ready when a worker is free."""
     pool = ThreadPoolExecutor(DOWNLOADS_AT_ONCE, thread_name_prefix="rollbook-fetch")
     waiting: deque[Fetched] = deque()
     try:

@@ -1,9 +1,9 @@
-"""Journal: what a runner has found out, on disk before it is on its way to the server.
+"""Journal: keeps finished replays on disk before they are sent to the server.
 
-`<folder>/<runner>.jsonl` holds one line per row and one when rows have been delivered; lines are only ever added.
-Actions and differences lie beside it, one file for each batch of rows, and go when the batch has been delivered. A
-runner that is killed, or whose server is gone, loses nothing: the next one finds what was not delivered, and delivers
-it.
+`<folder>/<runner>.jsonl` has one line for each finished replay and one line for each delivered batch; lines are only
+appended. The artifacts of a batch are in one file beside it, which is removed when the batch is delivered. A runner
+that is killed, or that loses its server, loses no results: the next runner finds the undelivered ones and delivers
+them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rollbook.contracts.episode import ArtifactKind
+from rollbook.contracts.evals import EvalResult
 from rollbook.errors import StorageError
 from rollbook.files import fsync_folder, write_bytes
 
@@ -38,20 +39,24 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Row:
-    """One baseline that is over with: a result, and the artifacts of its replay episode."""
+class FinishedReplay:
+    """A result, and the artifacts of the replay episode that goes with it."""
 
-    baseline_episode_id: str
-    status: str
-    metrics: dict[str, Any]
-    error: str | None = None
+    result: EvalResult
     duration_s: float | None = None
     fps: float | None = None
     files: Mapping[ArtifactKind, bytes] = field(default_factory=dict, repr=False)
-    """Still in memory."""
+    """Artifacts that are still in memory."""
     pieces: dict[ArtifactKind, Piece] = field(default_factory=dict)
-    """On disk."""
-    candidate_episode_id: str | None = None
+    """Artifacts that are in the journal."""
+
+    @property
+    def id(self) -> str:
+        """Of the baseline."""
+        return self.result.baseline_episode_id
+
+    def set_episode(self, candidate_episode_id: str | None) -> None:
+        self.result = replace(self.result, candidate_episode_id=candidate_episode_id)
 
     @property
     def bytes(self) -> int:
@@ -59,10 +64,10 @@ class Row:
 
     def as_line(self) -> dict[str, Any]:
         return {
-            "baseline_episode_id": self.baseline_episode_id,
-            "status": self.status,
-            "metrics": self.metrics,
-            "error": self.error,
+            "baseline_episode_id": self.id,
+            "status": self.result.status,
+            "metrics": self.result.metrics,
+            "error": self.result.error,
             "duration_s": self.duration_s,
             "fps": self.fps,
             "pieces": {
@@ -72,12 +77,11 @@ class Row:
         }
 
     @classmethod
-    def of_line(cls, line: Mapping[str, Any]) -> Row:
+    def of_line(cls, line: Mapping[str, Any]) -> FinishedReplay:
         return cls(
-            line["baseline_episode_id"],
-            line["status"],
-            line["metrics"],
-            line["error"],
+            EvalResult(
+                line["baseline_episode_id"], None, line["status"], line["metrics"], line["error"]
+            ),
             line["duration_s"],
             line["fps"],
             pieces={kind: Piece(*piece) for kind, piece in line["pieces"].items()},
@@ -85,7 +89,7 @@ class Row:
 
 
 class Journal:
-    """Of one runner. Others may have theirs in the same folder."""
+    """The journal of one runner. Other runners may have theirs in the same folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -104,8 +108,8 @@ class Journal:
             raise StorageError(path=str(folder), detail=detail) from error
         fsync_folder(folder)
 
-    def keep(self, rows: Sequence[Row]) -> None:
-        """When this returns they survive whatever happens to this process."""
+    def keep(self, rows: Sequence[FinishedReplay]) -> None:
+        """Writes them to disk. When this returns they survive a crash of this process."""
         with self._lock:
             self._batches += 1
             name = f"{self._token}-{self._batches:06d}{_BATCH_SUFFIX}"
@@ -123,16 +127,16 @@ class Journal:
         self._add([{"row": row.as_line()} for row in rows])
 
     def created(self, episodes: Mapping[str, str]) -> None:
-        """Replay episodes by baseline, so that a later runner fills these and makes no others."""
+        """Notes the replay episodes by baseline, so that a later runner fills these instead of creating others."""
         self._add([{"created": dict(episodes)}], sync=False)
 
-    def delivered(self, rows: Iterable[Row]) -> None:
-        """Losing this line costs a later runner a question to the server, and nothing else.
+    def delivered(self, rows: Iterable[FinishedReplay]) -> None:
+        """Notes a delivered batch and removes its file. Without this line a later runner delivers it once more.
 
-        Files that others left behind stay until all of theirs is delivered: they were batched differently.
+        Files of earlier runners stay until all of their results are delivered, since their batches were others.
         """
         gone = list(rows)
-        self._add([{"delivered": [row.baseline_episode_id for row in gone]}], sync=False)
+        self._add([{"delivered": [row.id for row in gone]}], sync=False)
         for name in {piece.file for row in gone for piece in row.pieces.values()}:
             if name.startswith(self._token):
                 (self.folder / name).unlink(missing_ok=True)
@@ -157,42 +161,42 @@ class Journal:
             raise StorageError(path=str(self.folder), detail=detail) from error
 
 
-class LeftBehind:
-    """Journals of runners that are gone. Held until `close`, so that two who resume do not deliver the same."""
+class AbandonedJournals:
+    """Journals of runners that have ended. They are locked until `close`, so that only one runner resumes them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files: list[BinaryIO] = []
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, FinishedReplay] = {}
         created: dict[str, str] = {}
         for path in sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else ():
             file = open(path, "rb")  # noqa: SIM115 - closed by close
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:  # someone is at it
+            except OSError:  # its runner is alive
                 file.close()
                 continue
             self._files.append(file)
             for line in _lines(file):
                 self._take(line, created)
         for row in self._rows.values():
-            row.candidate_episode_id = created.get(row.baseline_episode_id)
+            row.set_episode(created.get(row.id))
 
     def _take(self, line: Mapping[str, Any], created: dict[str, str]) -> None:
         if "row" in line:
-            row = Row.of_line(line["row"])
-            self._rows[row.baseline_episode_id] = row
+            row = FinishedReplay.of_line(line["row"])
+            self._rows[row.id] = row
         for baseline_id in line.get("delivered", ()):
             self._rows.pop(baseline_id, None)
         created.update(line.get("created", {}))
 
     @property
-    def rows(self) -> list[Row]:
-        """Complete ones that nobody delivered. Failed ones are tried again, so they are not among them."""
-        whole = (row for row in self._rows.values() if row.status == "complete")
-        return [row for row in whole if self._is_whole(row)]
+    def rows(self) -> list[FinishedReplay]:
+        """Complete replays that were not delivered. Failed ones are left out, because they are replayed again."""
+        complete = (row for row in self._rows.values() if row.result.status == "complete")
+        return [row for row in complete if self._has_artifacts(row)]
 
-    def _is_whole(self, row: Row) -> bool:
+    def _has_artifacts(self, row: FinishedReplay) -> bool:
         return all(
             (self.folder / piece.file).is_file()
             and (self.folder / piece.file).stat().st_size >= piece.start + piece.size
@@ -200,7 +204,7 @@ class LeftBehind:
         )
 
     def remove(self) -> None:
-        """Once everything in them was delivered or done again."""
+        """Removes them. Call this when all of their results are delivered or replayed again."""
         for file in self._files:
             path = Path(file.name)
             for batch in self.folder.glob(f"{path.name.removesuffix(_SUFFIX)}-*{_BATCH_SUFFIX}"):
@@ -214,14 +218,14 @@ class LeftBehind:
 
 
 def remove_journals(folder: Path) -> None:
-    """Of runners that are gone, when a run is over. What else lies there stays."""
-    LeftBehind(folder).remove()
+    """Removes the journals of runners that have ended, when the run is complete. Other files stay."""
+    AbandonedJournals(folder).remove()
     with suppress(OSError):
         folder.rmdir()
 
 
 def _lines(file: BinaryIO) -> Iterator[dict[str, Any]]:
-    """A runner that was killed may have written half of its last line."""
+    """Stops at a line that is not JSON: a killed runner may have written half of its last line."""
     for line in file:
         try:
             said = json.loads(line)

@@ -1,24 +1,22 @@
-"""The runner: every baseline of a run through the policy, by as many workers as asked for, and the results home.
+"""The runner: replays every baseline of a run and delivers the results.
 
-Baselines are fetched ahead, replayed, and delivered in batches, all three at the same time. One that fails is a failed
-row, and the others go on. What was found out is on disk before it is sent, so a run can be taken up again.
+Baselines are fetched ahead, replayed by workers, and delivered in batches, all at the same time. A baseline that fails
+gives a failed result, and the others go on. Results are on disk before they are sent, so a run can be resumed.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
-from rollbook.contracts.episode import ArtifactKind
-from rollbook.contracts.evals import LONGEST_ERROR, EvalResult, EvalRun
+from rollbook.contracts.evals import LONGEST_ERROR, EvalResult
 from rollbook.contracts.gate import gate_from
-from rollbook.engines import Done, Engine, Parallel, TaskFailure, run_tasks
-from rollbook.errors import ConfigurationError, RollbookError, TransportError
+from rollbook.engines import Done, TaskFailure, run_tasks
+from rollbook.errors import RollbookError, TransportError
 from rollbook.evals.baselines import (
     Baseline,
     Fetched,
@@ -26,14 +24,12 @@ from rollbook.evals.baselines import (
     fetch_ahead,
     look_up,
 )
-from rollbook.evals.frames import frame_key
-from rollbook.evals.journal import Journal, LeftBehind, Row
-from rollbook.evals.policies import PolicySource
-from rollbook.evals.replay import ReplayOptions
-from rollbook.evals.server_runs import complete_results
-from rollbook.evals.uploads import Uploads, as_result, tell
+from rollbook.evals.delivery import ResultDelivery, call_user
+from rollbook.evals.eval_run import EvalRun
+from rollbook.evals.journal import AbandonedJournals, FinishedReplay, Journal
+from rollbook.evals.options import ReplayOptions
+from rollbook.evals.server_calls import critical_scenarios, results_of
 from rollbook.evals.workers import INFRASTRUCTURE, WorkerPlan
-from rollbook.scoring.observations import ALIGNMENTS
 from rollbook.scoring.reference import ActionReference
 from rollbook.scoring.run_rollup import rollup
 
@@ -41,52 +37,18 @@ if TYPE_CHECKING:
     from rollbook.client import Client
 
 REFERENCE_EPISODES = 32
-"""Baselines, evenly from all of them, whose recorded actions are the yardstick of "out of distribution"."""
+"""Number of baselines, spread evenly, whose recorded actions define "out of distribution"."""
 _FETCHED_AHEAD = 8
-_LOOK_EVERY = 10
-"""Results between two questions to a sequential gate."""
+_CHECK_EVERY = 10
+"""Results between two checks of a sequential gate."""
 
 OnEpisode = Callable[[EvalResult], object]
 Item = Ticket | Fetched | Baseline
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerOptions:
-    policy: PolicySource
-    options: ReplayOptions
-    on_episode: OnEpisode | None = None
-    dry_run: bool = False
-    workers: int = 1
-    engine: Engine = "local"
-    parallel: Parallel = "thread"
-    resume: bool = False
-    journal: Path | None = None
-    upload_actions: bool = True
-    environment: Any = None
-    store: str | None = None
-
-    @property
-    def kinds(self) -> tuple[ArtifactKind, ...]:
-        """What has to be here before a baseline can be replayed."""
-        if self.store is not None:
-            return ()
-        wants_video = frame_key(self.options.frames) is not None
-        return ("sensors", "actions", "video") if wants_video else ("sensors", "actions")
-
-    @property
-    def elsewhere(self) -> bool:
-        return self.engine == "ray" or self.parallel == "process"
-
-    @property
-    def how(self) -> Parallel:
-        """One worker that nobody has to watch is the caller's own thread, where debuggers work."""
-        alone = self.workers == 1 and self.policy.step_timeout_s is None
-        return "inline" if self.parallel == "thread" and alone else self.parallel
-
-
 @dataclass(slots=True)
-class _Found:
-    """Results so far, and who is to hear of them."""
+class _Results:
+    """Results so far. Each is passed to the caller's `on_episode`."""
 
     on_episode: OnEpisode | None
     by_id: dict[str, EvalResult] = field(default_factory=dict)
@@ -97,8 +59,8 @@ class _Found:
             self.on_episode(result)
 
 
-class _Looks:
-    """What a sequential gate says while results come in. Any other is never asked, and never has enough."""
+class _EarlyStop:
+    """Asks a sequential gate, while results arrive, whether the rest is needed. Other gates never stop a run."""
 
     def __init__(self, run: EvalRun, client: Client | None) -> None:
         gate = None if run.gate is None else gate_from(run.gate)
@@ -106,131 +68,97 @@ class _Looks:
         self._total = len(run.baseline_episode_ids)
         self._critical: Mapping[str, str] = {}
         if self._gate is not None and client is not None:
-            self._critical = _critical_scenarios(client, run.baseline_episode_ids)
+            self._critical = critical_scenarios(client, run.baseline_episode_ids)
         self._results: list[EvalResult] = []
-        self._looked_at = 0
-        self.enough = False
-        """Whether the baselines that are left can be spared."""
+        self._checked = 0
+        self.reached = False
+        """Whether the remaining baselines can be left out."""
 
     def take(self, result: EvalResult) -> None:
         if self._gate is None or (result.error or "").startswith(INFRASTRUCTURE):
             return
         self._results.append(result)
-        if len(self._results) >= self._looked_at + _LOOK_EVERY:
-            self.look()
+        if len(self._results) >= self._checked + _CHECK_EVERY:
+            self.check()
 
-    def look(self) -> None:
-        if self._gate is not None and len(self._results) > self._looked_at:
-            self._looked_at = len(self._results)
+    def check(self) -> None:
+        if self._gate is not None and len(self._results) > self._checked:
+            self._checked = len(self._results)
             missing = self._critical.keys() - {each.baseline_episode_id for each in self._results}
             pending = [EvalResult(each, None, "pending", {}) for each in missing]
             known = [*self._results, *pending]
             summary = rollup(known, self._gate, total=self._total, critical=self._critical)
-            self.enough = summary.decision.early_stop is not None
+            self.reached = summary.decision.early_stop is not None
 
 
-def _critical_scenarios(client: Client, ids: list[str]) -> dict[str, str]:
-    """By baseline. Nothing ships before the candidate has passed these."""
-    asked, found = set(ids), {}
-    path = cursor = "/api/scenarios?active=true&limit=1000"
-    while cursor:
-        answer = client.call("read the scenarios", "GET", cursor)
-        for each in answer["scenarios"]:
-            if each["severity"] == "critical" and each["baseline_episode_id"] in asked:
-                found[each["baseline_episode_id"]] = each["scenario_id"]
-        following = answer.get("next_cursor")
-        cursor = f"{path}&cursor={quote(following, safe='')}" if following else ""
-    return found
-
-
-def run(run: EvalRun, client: Client | None, asked: RunnerOptions) -> list[EvalResult]:
-    """In the order of the baselines. Those that a sequential gate could do without have no result."""
-    _check(asked)
-    found = _Found(asked.on_episode)
-    if asked.dry_run:
-        for row in _rows_until_enough(run.baseline_episode_ids, client, asked, _Looks(run, client)):
-            tell(found.take, as_result(row))
+def replay_all(run: EvalRun, client: Client | None, options: ReplayOptions) -> list[EvalResult]:
+    """In the order of the baselines. Baselines that a sequential gate left out have no result."""
+    results = _Results(options.on_episode)
+    if options.dry_run:
+        stop = _EarlyStop(run, client)
+        for row in _replay_until(stop, run.baseline_episode_ids, client, options):
+            call_user(results.take, row.result)
     else:
         assert client is not None
-        _recorded(run, client, asked, found)
-    return [found.by_id[each] for each in run.baseline_episode_ids if each in found.by_id]
-
-
-def _check(asked: RunnerOptions) -> None:
-    if asked.environment is not None and asked.store is not None:
-        message = "environment= and store= are two ways to know the outcome; give one of them"
-        raise ConfigurationError(message=message)
-    frame_key(asked.options.frames)
-    if asked.options.align not in ALIGNMENTS:
-        message = f"align is {asked.options.align!r}, expected {', '.join(ALIGNMENTS)}"
-        raise ConfigurationError(message=message)
-    source = asked.policy
-    if asked.elsewhere:
-        return
-    if source.keeps_state and asked.workers > 1:
-        message = "the policy keeps a state, which workers cannot share; pass its class, or a function that makes one"
-        raise ConfigurationError(message=message)
-    if source.keeps_state and source.step_timeout_s is not None:
-        message = (
-            "step_timeout_s needs a policy that can be made anew, as one that hangs is given up; pass its class, a "
-            "function that makes one, or parallel='process'"
-        )
-        raise ConfigurationError(message=message)
+        _replay_and_deliver(run, client, options, results)
+    return [results.by_id[each] for each in run.baseline_episode_ids if each in results.by_id]
 
 
 # ---------------------------------------------------------------------------------- with a server
 
 
-def _recorded(run: EvalRun, client: Client, asked: RunnerOptions, found: _Found) -> None:
-    folder = asked.journal or journal_folder(run.id)
-    left = LeftBehind(folder) if asked.resume else None
+def _replay_and_deliver(
+    run: EvalRun, client: Client, options: ReplayOptions, results: _Results
+) -> None:
+    folder = options.journal_path or journal_folder(run.id)
+    abandoned = AbandonedJournals(folder) if options.resume else None
     journal = Journal(folder)
-    uploads = Uploads(client, run, journal, found.take)
-    looks = _Looks(run, client)
+    delivery = ResultDelivery(client, run, journal, results.take)
+    stop = _EarlyStop(run, client)
     try:
         todo = list(run.baseline_episode_ids)
-        if left is not None:
-            todo = _taken_up(run, client, left, uploads, found, looks)
-        for row in _rows_until_enough(todo, client, asked, looks):
-            uploads.add(row)
-        uploads.finish()
+        if abandoned is not None:
+            todo = _resume(run, client, abandoned, delivery, results, stop)
+        for row in _replay_until(stop, todo, client, options):
+            delivery.add(row)
+        delivery.finish()
     except BaseException:
-        uploads.abort()
+        delivery.abort()
         raise
     finally:
         journal.close()
-        if left is not None:
-            left.close()
-    if uploads.undelivered:
-        raise _undelivered(uploads, folder)
-    if left is not None:
-        left.remove()
+        if abandoned is not None:
+            abandoned.close()
+    if delivery.undelivered:
+        raise _undelivered(delivery, folder)
+    if abandoned is not None:
+        abandoned.remove()
 
 
-def _taken_up(
+def _resume(
     run: EvalRun,
     client: Client,
-    left: LeftBehind,
-    uploads: Uploads,
-    found: _Found,
-    looks: _Looks,
+    abandoned: AbandonedJournals,
+    delivery: ResultDelivery,
+    results: _Results,
+    stop: _EarlyStop,
 ) -> list[str]:
-    """Sends what others left behind; gives the baselines that nobody has done yet."""
-    there = complete_results(client, run.id)
-    found.by_id.update(there)
-    waiting = [row for row in left.rows if row.baseline_episode_id not in there]
+    """Delivers what earlier runners left in their journals. Returns the baselines that are still to be replayed."""
+    complete = {each.baseline_episode_id: each for each in results_of(client, run.id, "complete")}
+    results.by_id.update(complete)
+    waiting = [row for row in abandoned.rows if row.id not in complete]
     for row in waiting:
-        uploads.add(row)
-    for result in (*there.values(), *map(as_result, waiting)):
-        looks.take(result)
-    done = there.keys() | {row.baseline_episode_id for row in waiting}
+        delivery.add(row)
+    for result in (*complete.values(), *(row.result for row in waiting)):
+        stop.take(result)
+    done = complete.keys() | {row.id for row in waiting}
     return [each for each in run.baseline_episode_ids if each not in done]
 
 
-def _undelivered(uploads: Uploads, folder: Path) -> RollbookError:
-    problem = uploads.last_problem
+def _undelivered(delivery: ResultDelivery, folder: Path) -> RollbookError:
+    problem = delivery.last_problem
     message = (
-        f"{len(uploads.undelivered)} results could not be delivered and wait in {folder}; "
+        f"{len(delivery.undelivered)} results could not be delivered and wait in {folder}; "
         f"run_against(run, …, resume=True) delivers them ({problem})"
     )
     error = TransportError(message=message)
@@ -247,90 +175,87 @@ def journal_folder(run_id: str) -> Path:
 # --------------------------------------------------------------------------------------- replaying
 
 
-def _rows_until_enough(
-    ids: list[str], client: Client | None, asked: RunnerOptions, looks: _Looks
-) -> Iterator[Row]:
-    """What was under way when there was enough counts as well. Where it makes a doubt of it again, the rest is done."""
+def _replay_until(
+    stop: _EarlyStop, ids: list[str], client: Client | None, options: ReplayOptions
+) -> Iterator[FinishedReplay]:
+    """Replays until the early stop. Baselines that were already started then count as well.
+
+    If their results make the decision uncertain again, the remaining baselines are replayed too.
+    """
     left = ids
-    looks.look()
-    while left and not looks.enough:
+    stop.check()
+    while left and not stop.reached:
         done = set()
-        for row in _rows(left, client, asked, looks):
-            done.add(row.baseline_episode_id)
-            looks.take(as_result(row))
+        for row in _replay(stop, left, client, options):
+            done.add(row.id)
+            stop.take(row.result)
             yield row
-        looks.look()
+        stop.check()
         left = [each for each in left if each not in done]
 
 
-def _rows(
-    ids: list[str], client: Client | None, asked: RunnerOptions, looks: _Looks
-) -> Iterator[Row]:
-    """As they are done. Every id that is begun gives one row, whatever happens to it."""
-    items = _begun(_items(ids, client, asked))
+def _replay(
+    stop: _EarlyStop, ids: list[str], client: Client | None, options: ReplayOptions
+) -> Iterator[FinishedReplay]:
+    """As they finish. Every baseline that is started gives one finished replay, also when it fails."""
+    items = _items(ids, client, options)
+    # the first baseline is being fetched while the reference is computed
+    started = chain(list(islice(items, 1)), items)
     plan = WorkerPlan(
-        asked.policy,
-        _with_reference(asked.options, ids, client, asked),
-        asked.kinds,
-        client if asked.elsewhere else None,
-        asked.environment,
-        asked.store,
-        asked.upload_actions and not asked.dry_run,
+        replace(options, on_episode=None),
+        _reference(ids, client, options),
+        client if options.in_other_processes else None,
     )
     results = run_tasks(
         plan,
-        _begun_until_enough(items, len(ids), looks),
-        engine=asked.engine,
-        parallel=asked.how,
-        workers=asked.workers,
+        _started_until(stop, started, len(ids)),
+        engine=options.engine,
+        parallel=options.worker_kind,
+        workers=options.workers,
     )
     for done in results:
-        yield _row(done, asked.policy.step_timeout_s)
+        yield _finished(done, options.step_timeout_s)
 
 
-def _row(done: Done[Item, Row], step_timeout_s: float | None) -> Row:
+def _finished(done: Done[Item, FinishedReplay], step_timeout_s: float | None) -> FinishedReplay:
     if done.failure is None:
         row = done.value
         assert row is not None
-        if row.error is not None:
-            sys.stderr.write(f"{row.baseline_episode_id}: {row.error}\n")
+        if row.result.error is not None:
+            sys.stderr.write(f"{row.id}: {row.result.error}\n")
         return row
     failure = done.failure
     if failure.reason == "timed_out" and step_timeout_s is not None:
         late = f"a step of the policy took longer than step_timeout_s={step_timeout_s:g}"
         failure = TaskFailure("TimeoutError", late)
     sys.stderr.write(failure.traceback or f"{failure}\n")
-    return Row(done.item.id, "failed", {}, str(failure)[:LONGEST_ERROR])
+    reason = str(failure)[:LONGEST_ERROR]
+    return FinishedReplay(EvalResult(done.item.id, None, "failed", {}, reason))
 
 
-def _begun_until_enough(items: Iterator[Item], count: int, looks: _Looks) -> Iterator[Item]:
-    """Never asks for more than there are: at its end the source gives up downloads that workers still wait for."""
+def _started_until(stop: _EarlyStop, items: Iterator[Item], count: int) -> Iterator[Item]:
+    """Takes at most `count` items: at its end the source cancels downloads that workers still wait for."""
     for item in islice(items, count):
-        if looks.enough:
+        if stop.reached:
             return
         yield item
 
 
-def _begun(items: Iterator[Item]) -> Iterator[Item]:
-    """The first ones are on their way before anybody waits for them."""
-    first = list(islice(items, 1))
-    return chain(first, items)
-
-
-def _items(ids: list[str], client: Client | None, asked: RunnerOptions) -> Iterator[Item]:
+def _items(ids: list[str], client: Client | None, options: ReplayOptions) -> Iterator[Item]:
     if client is None:
-        assert asked.store is not None
-        yield from _chains(ids, asked.store)
+        assert options.store_path is not None
+        yield from _chains(ids, options.store_path)
         return
-    tickets = look_up(client, ids, () if asked.elsewhere else asked.kinds)
-    if asked.elsewhere:
+    tickets = look_up(client, ids, () if options.in_other_processes else options.kinds)
+    if options.in_other_processes:
         yield from tickets
     else:
-        yield from fetch_ahead(client, tickets, asked.kinds, _FETCHED_AHEAD + 2 * asked.workers)
+        ahead = _FETCHED_AHEAD + 2 * options.workers
+        yield from fetch_ahead(client, tickets, options.kinds, ahead)
 
 
 def _chains(ids: list[str], store: str) -> Iterator[Baseline]:
-    """Chains of the store itself, which no server has to know."""
+    """Chains of the store as baselines, without a server."""
     from rollbook.evals.store_baselines import StoreBaselines
 
     chains = StoreBaselines(store)
@@ -339,23 +264,19 @@ def _chains(ids: list[str], store: str) -> Iterator[Baseline]:
         yield chains[rows[each]] if each in rows else Baseline(each)
 
 
-def _with_reference(
-    options: ReplayOptions, ids: list[str], client: Client | None, asked: RunnerOptions
-) -> ReplayOptions:
-    if client is None or asked.store is not None or asked.environment is not None or len(ids) < 2:
-        return options
+def _reference(
+    ids: list[str], client: Client | None, options: ReplayOptions
+) -> ActionReference | None:
+    """The actions of all baselines. None where actions are not compared, or where there are too few baselines."""
+    measured = options.store is not None or options.environment is not None
+    if client is None or measured or len(ids) < 2:
+        return None
     reference = action_reference(client, ids)
-    return ReplayOptions(
-        align=options.align,
-        clock=options.clock,
-        frames=options.frames,
-        batch=options.batch,
-        reference=reference if reference.episodes > 1 else None,
-    )
+    return reference if reference.episodes > 1 else None
 
 
 def action_reference(client: Client, ids: list[str]) -> ActionReference:
-    """The same baselines for the same run, whoever runs it. One that cannot be read is left out."""
+    """A run always uses the same baselines, on every machine. A baseline that cannot be read is left out."""
     chosen = ids[:: max(1, len(ids) // REFERENCE_EPISODES)][:REFERENCE_EPISODES]
     tickets = (each for each in look_up(client, chosen, ("actions",)) if each.record is not None)
     return ActionReference.of(_recorded_actions(client, tickets))

@@ -1,7 +1,8 @@
-"""Chains of a rollout store as episodes on a server, so that a run, and a decision, can be walked back to source rows.
+"""Logs chains of a rollout store as episodes on a server, so that a decision can be traced back to source rows.
 
-An episode holds what the actor knew (sensors) and what was chosen (actions); its metadata names the store by content
-digest, the row of the chain, its source row and its target. The rewards stay in the store, where they can be checked.
+The sensors of such an episode are what the actor knew, its actions are what was chosen. Its metadata names the store by
+content digest, the row of the chain, its source row and its target. The rewards stay in the store, where they can be
+checked.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from typing import Any
 
 from rollbook.client import Client
 from rollbook.client.bodies import create_body
+from rollbook.client.ingest import urls_by_kind
 from rollbook.client.runtime import finish
-from rollbook.client.uploads import upload_urls
 from rollbook.contracts.episode import CONTENT_TYPES, ArtifactKind, EpisodeRecord
 from rollbook.contracts.npz import write_npz
-from rollbook.errors import APIError, ConfigurationError
+from rollbook.contracts.wire.batches import EpisodesCreated, ManyFinalized
+from rollbook.errors import ConfigurationError
+from rollbook.evals.delivery import item_error
+from rollbook.evals.server_calls import ask
 from rollbook.evals.store_baselines import ROLLOUT_METADATA, StoreBaselines
 
 CHAINS_AT_ONCE = 32
@@ -39,12 +43,12 @@ def log_chains(
     tags: Sequence[str] | None = None,
     on_logged: Callable[[int, int], None] | None = None,
 ) -> list[str]:
-    """Logs each chain once, and returns the ids of their episodes in the order of rows.
+    """Logs each chain once, and returns the ids of the episodes in the order of rows.
 
-    `policy`, `rows` and `limit` choose chains as StoreBaselines does. `policy_version` is the store's word for the
-    policy unless given. A chain whose episode is there already is not logged again, so that a call which failed can be
-    repeated; two processes that log the same store at the same time may both do it. `on_logged(done, total)` is called
-    as episodes arrive.
+    `policy`, `rows` and `limit` choose chains, as in StoreBaselines. `policy_version` is by default the store's name of
+    the policy. A chain whose episode exists already is not logged again, so a failed call can be repeated. Two
+    processes that log the same store at the same time may log a chain twice. `on_logged(done, total)` is called as
+    episodes are stored.
     """
     chains = StoreBaselines(store_path, policy=policy, rows=rows, limit=limit)
     ids: list[str] = []
@@ -58,7 +62,7 @@ def log_chains(
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """What is sent of one."""
+    """The episode and the files of one chain."""
 
     record: EpisodeRecord
     files: dict[ArtifactKind, bytes]
@@ -115,7 +119,7 @@ class _Logger:
         self._puts.shutdown(cancel_futures=True)
 
     def _already_there(self) -> dict[tuple[Any, str | None], str]:
-        """Whole episodes of this store by row and policy version; one that was left half-way is none."""
+        """Ready episodes of this store by row and policy version. Unfinished episodes do not count."""
         found = self._client.episodes(
             policy_version=self._policy_version,
             status="ready",
@@ -128,7 +132,7 @@ class _Logger:
         }
 
     def log(self, rows: list[int]) -> list[str]:
-        """Their ids, of those that are there and of those that come now."""
+        """Logs the missing chains. Returns the ids of all of them."""
         records = [self._chains.record(row, self._policy_version) for row in rows]
         ids = [
             self._there.get((row, each.policy_version))
@@ -152,15 +156,17 @@ class _Logger:
         }
 
     def _made(self, chains: list[_Chain]) -> list[str]:
-        answer = self._client.call(
+        answer = ask(
+            self._client,
+            EpisodesCreated,
             "log chains",
             "POST",
             "/api/ingest/episodes",
             body={"episodes": [each.create(self._tags) for each in chains]},
-            safe_to_resend=True,  # one created in vain is cleared away by the server
+            safe_to_resend=True,  # the server removes empty episodes of a lost answer later
         )
-        created = answer["episodes"]
-        urls = [upload_urls(each) for each in created]
+        created = answer.episodes
+        urls = [urls_by_kind(each.upload_urls) for each in created]
         if any(
             chain.files.keys() - there.keys() for chain, there in zip(chains, urls, strict=True)
         ):
@@ -173,7 +179,7 @@ class _Logger:
         ]
         for each in sent:
             each.result()
-        ids = [str(each["episode_id"]) for each in created]
+        ids = [each.episode_id for each in created]
         self._finalize(ids, chains)
         return ids
 
@@ -183,7 +189,9 @@ class _Logger:
 
     def _finalize(self, ids: list[str], chains: list[_Chain]) -> None:
         bodies = [chain.finalize(each) for each, chain in zip(ids, chains, strict=True)]
-        answer = self._client.call(
+        answer = ask(
+            self._client,
+            ManyFinalized,
             "finalize chains",
             "POST",
             "/api/ingest/episodes/finalize",
@@ -191,13 +199,9 @@ class _Logger:
             slow=True,
             safe_to_resend=True,
         )
-        for each in answer["results"]:
-            if each.get("error"):
-                raise APIError(
-                    status_code=int(each.get("status_code", 500)),
-                    message=f"cannot finalize the chain {each.get('episode_id')}: {each['error']}",
-                    response_body=each,
-                )
+        for each in answer.results:
+            if each.error:
+                raise item_error(f"finalize the chain {each.episode_id}", each)
 
 
 def _encoded(arrays: dict[str, Any]) -> bytes:

@@ -1,6 +1,6 @@
 """Verification: scenarios that a candidate has to pass before it ships.
 
-An episode is promoted to a scenario; a critical one closes the gate until the candidate has passed it.
+An episode is promoted to a scenario. A critical scenario keeps the gate closed until the candidate passes it.
 """
 
 from __future__ import annotations
@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rollbook.contracts.evals import EvalResult, Severity, VerifyStatus
 from rollbook.contracts.typed_metadata import plain_metadata
-from rollbook.errors import APIError, ConfigurationError, ValidationError
-from rollbook.evals.arguments import checked_text, client_of
-from rollbook.evals.runs import complete_run, create_run, run_against
+from rollbook.contracts.wire.scenarios import GateAnswer, Promoted, VerificationRecorded
+from rollbook.errors import ConfigurationError, ValidationError
+from rollbook.evals.runs import checked_text, complete_run, create_run, run_against
+from rollbook.evals.server_calls import ask, client_of
 
 if TYPE_CHECKING:
     from rollbook.client import Client
@@ -28,37 +31,49 @@ def promote(
     severity: Severity = "warning",
     client: Client | None = None,
 ) -> dict[str, Any]:
-    """Makes an episode a scenario. Again changes nothing, and says so: `promoted` is false then."""
+    """Makes an episode a scenario. A second call changes nothing; `promoted` is then false in the answer."""
     body = {
         "baseline_episode_id": checked_text("baseline_episode_id", baseline_episode_id),
         "severity": severity,
         "name": name,
         "description": description,
     }
-    return client_of(client).call(
+    promoted = ask(
+        client_of(client),
+        Promoted,
         "promote an episode",
         "POST",
         "/api/verify/promote",
-        body=_given(body),
+        body=_without_nulls(body),
         safe_to_resend=True,
     )
+    answer: dict[str, Any] = msgspec.to_builtins(promoted)
+    return answer
 
 
 def check_gate(*, candidate_policy_version: str, client: Client | None = None) -> dict[str, Any]:
-    """Whether the candidate has passed every critical scenario, and which stand in its way."""
-    body = {
-        "candidate_policy_version": checked_text(
-            "candidate_policy_version", candidate_policy_version
-        )
-    }
+    """Whether the candidate has passed every critical scenario, and which ones it has not."""
+    answer: dict[str, Any] = msgspec.to_builtins(_gate(candidate_policy_version, client))
+    return answer
+
+
+def _gate(candidate_policy_version: str, client: Client | None) -> GateAnswer:
+    version = checked_text("candidate_policy_version", candidate_policy_version)
     try:
-        return client_of(client).call(
-            "check the gate", "POST", "/api/verify/check", body=body, safe_to_resend=True
+        return ask(
+            client_of(client),
+            GateAnswer,
+            "check the gate",
+            "POST",
+            "/api/verify/check",
+            body={"candidate_policy_version": version},
+            safe_to_resend=True,
         )
     except ValidationError as error:  # a closed gate is 422, with the same answer
-        if _is_gate(error):
-            return dict(error.response_body)  # type: ignore[call-overload, no-any-return]
-        raise
+        try:
+            return msgspec.convert(error.response_body, GateAnswer)
+        except msgspec.ValidationError:
+            raise error from None
 
 
 def record_result(
@@ -72,7 +87,7 @@ def record_result(
     error: str | None = None,
     client: Client | None = None,
 ) -> dict[str, Any]:
-    """What a candidate did in one scenario. Without a status the server reads it from the metrics."""
+    """Records the result of a candidate in one scenario. Without `status` the server derives it from the metrics."""
     body = {
         "scenario_id": checked_text("scenario_id", scenario_id),
         "candidate_policy_version": checked_text(
@@ -84,13 +99,17 @@ def record_result(
         "eval_run_id": eval_run_id,
         "error": error,
     }
-    return client_of(client).call(
+    recorded = ask(
+        client_of(client),
+        VerificationRecorded,
         "record a verification result",
         "POST",
         "/api/verify/result",
-        body=_given(body),
-        safe_to_resend=eval_run_id is not None,  # of one run a scenario has one result
+        body=_without_nulls(body),
+        safe_to_resend=eval_run_id is not None,  # a scenario has one result for each run
     )
+    answer: dict[str, Any] = msgspec.to_builtins(recorded)
+    return answer
 
 
 def run_check(
@@ -103,21 +122,26 @@ def run_check(
 ) -> tuple[int, dict[str, Any]]:
     """Replays the critical scenarios that the candidate has not passed, and checks the gate again.
 
-    Gives an exit code, 0 when the gate is open, and what the gate said. A dry run sends nothing: it says what would
-    have come of it. `options` are those of run_against.
+    Returns an exit code, 0 when the gate is open, and the answer of the gate. A dry run sends nothing and reports what
+    each scenario would have given. `options` are the keywords of run_against.
     """
     speaking = client_of(client)
-    gate = check_gate(candidate_policy_version=candidate_policy_version, client=speaking)
-    if gate.get("passed") is True:
-        return 0, gate
+    gate = _gate(candidate_policy_version, speaking)
+    answer: dict[str, Any] = msgspec.to_builtins(gate)
+    if gate.passed:
+        return 0, answer
     if policy_callable is None:
-        what = "pass policy_callable= to replay what stands in its way"
+        what = "pass policy_callable= to replay the scenarios that it has not passed"
         message = f"the gate is closed to {candidate_policy_version}; {what}"
         raise ConfigurationError(message=message)
-    standing = {each["baseline_episode_id"]: each for each in _in_the_way(gate)}
+    scenario_ids = {
+        each.baseline_episode_id: each.scenario_id
+        for each in gate.scenarios
+        if each.severity == "critical" and each.latest_status != "pass"
+    }
     run = create_run(
         candidate_policy_version=candidate_policy_version,
-        baseline_episode_ids=list(standing),
+        baseline_episode_ids=list(scenario_ids),
         name=f"verify {candidate_policy_version}",
         metadata={"verification_check": True},
         client=speaking,
@@ -126,10 +150,10 @@ def run_check(
     results = run_against(run, policy_callable=policy_callable, **options)
     if dry_run:
         passed = all(_status(each) == "pass" for each in results)
-        return (0 if passed else 1), {**gate, "dry_run": _told(results)}
+        return (0 if passed else 1), {**answer, "dry_run": [_dry_result(each) for each in results]}
     for result in results:
         record_result(
-            scenario_id=standing[result.baseline_episode_id]["scenario_id"],
+            scenario_id=scenario_ids[result.baseline_episode_id],
             candidate_policy_version=candidate_policy_version,
             status=_status(result),
             candidate_episode_id=result.candidate_episode_id,
@@ -139,39 +163,24 @@ def run_check(
             client=speaking,
         )
     complete_run(run)
-    gate = check_gate(candidate_policy_version=candidate_policy_version, client=speaking)
-    return (0 if gate.get("passed") is True else 1), gate
-
-
-def _in_the_way(gate: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        each
-        for each in gate.get("scenarios") or ()
-        if each.get("severity") == "critical" and each.get("latest_status") != "pass"
-    ]
+    gate = _gate(candidate_policy_version, speaking)
+    return (0 if gate.passed else 1), msgspec.to_builtins(gate)
 
 
 def _status(result: EvalResult) -> VerifyStatus:
-    """Only an outcome that is known to be a success passes."""
+    """Only a known success passes."""
     if result.status != "complete":
         return "error"
     return "pass" if result.metrics.get("success_candidate") is True else "fail"
 
 
-def _told(results: list[EvalResult]) -> list[dict[str, Any]]:
-    return [
-        {
-            "baseline_episode_id": each.baseline_episode_id,
-            "status": _status(each),
-            "error": each.error,
-        }
-        for each in results
-    ]
+def _dry_result(result: EvalResult) -> dict[str, Any]:
+    return {
+        "baseline_episode_id": result.baseline_episode_id,
+        "status": _status(result),
+        "error": result.error,
+    }
 
 
-def _given(body: Mapping[str, Any]) -> dict[str, Any]:
+def _without_nulls(body: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in body.items() if value is not None}
-
-
-def _is_gate(error: APIError) -> bool:
-    return isinstance(error.response_body, dict) and "passed" in error.response_body

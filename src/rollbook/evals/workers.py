@@ -1,4 +1,4 @@
-"""Replay workers: what one thread, process or actor does with a baseline, from its artifacts to those of the replay."""
+"""ReplayWorker: replays baselines in one thread, process or actor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollbook.contracts.episode import ArtifactKind
-from rollbook.contracts.evals import LONGEST_ERROR
+from rollbook.contracts.evals import LONGEST_ERROR, EvalResult
 from rollbook.contracts.npz import NpzLimits, storable_array, write_npz
 from rollbook.contracts.zip_members import check_key
 from rollbook.errors import (
@@ -18,37 +18,29 @@ from rollbook.errors import (
     TransportError,
 )
 from rollbook.evals.baselines import Arrays, Baseline, Fetched, Ticket
-from rollbook.evals.journal import Row
-from rollbook.evals.policies import Policy, PolicySource
-from rollbook.evals.replay import (
-    Replay,
-    ReplayOptions,
-    act_through,
-    replay_one,
-    with_clocks,
-)
+from rollbook.evals.journal import FinishedReplay
+from rollbook.evals.open_loop import Replay, act_through, replay_one, with_clocks
+from rollbook.evals.options import ReplayOptions
+from rollbook.evals.policies import Policy
 from rollbook.scoring.actions import CLOCK_FIELD, split_key, stack_actions
+from rollbook.scoring.reference import ActionReference
 
 if TYPE_CHECKING:
     from rollbook.client import Client
 
 INFRASTRUCTURE = "infrastructure: "
-"""How the error of a row begins that says nothing about the candidate: its baseline could not be fetched, or there was
-no environment to run it in. A run that is taken up again does these again."""
+"""Start of an error that says nothing about the candidate: its baseline could not be fetched, or its environment could
+not be made. A resumed run replays these baselines again."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """Makes workers, wherever it is sent. Each has a policy of its own."""
+    """Makes workers, here or in another process. Each has its own policy."""
 
-    policy: PolicySource
     options: ReplayOptions
-    kinds: tuple[ArtifactKind, ...]
+    reference: ActionReference | None = None
     client: Client | None = None
-    """For workers that fetch for themselves."""
-    environment: Any = None
-    store: str | None = None
-    upload_actions: bool = True
+    """For workers in other processes, which fetch their baselines themselves."""
 
     def __call__(self) -> ReplayWorker:
         return ReplayWorker(self)
@@ -57,31 +49,30 @@ class WorkerPlan:
 class ReplayWorker:
     def __init__(self, plan: WorkerPlan) -> None:
         self._plan = plan
-        self._policy: Policy = plan.policy.make()
+        self._options = plan.options
+        self._policy: Policy = plan.options.policy.make()
         self._chains: Any = None
 
-    def __call__(self, item: Ticket | Fetched | Baseline) -> Row:
+    def __call__(self, item: Ticket | Fetched | Baseline) -> FinishedReplay:
         try:
             baseline = self._baseline(item)
         except NotFoundError:
             raise
         except (TransportError, APIError, OSError) as error:
-            return _without_blame(item.id, error)
+            return _infrastructure_failure(item.id, error)
         try:
             replay = self._replay(baseline)
         except ConfigurationError as error:
-            if self._plan.environment is None:
+            if self._options.environment is None:
                 raise
-            return _without_blame(item.id, error)
+            return _infrastructure_failure(item.id, error)
         files: dict[ArtifactKind, bytes] = {}
-        if self._plan.upload_actions:
+        if self._options.upload_actions and not self._options.dry_run:
             arrays = {**(replay.actions or {}), **(replay.per_step or {})}
             if arrays:
                 files["actions"] = encoded(arrays)
-        return Row(
-            baseline.id,
-            "complete",
-            replay.metrics,
+        return FinishedReplay(
+            EvalResult(baseline.id, None, "complete", replay.metrics),
             duration_s=_duration_s(replay),
             fps=None if baseline.record is None else baseline.record.fps,
             files=files,
@@ -95,25 +86,25 @@ class ReplayWorker:
             return item.baseline()
         if isinstance(item, Ticket):
             assert self._plan.client is not None
-            return item.fetch(self._plan.client, self._plan.kinds)
+            return item.fetch(self._plan.client, self._options.kinds)
         return item
 
     def _replay(self, baseline: Baseline) -> Replay:
-        if self._plan.store is not None:
-            return self._counterfactual(baseline, self._plan.store)
-        if self._plan.environment is not None:
+        if self._options.store_path is not None:
+            return self._counterfactual(baseline, self._options.store_path)
+        if self._options.environment is not None:
             return self._closed_loop(baseline)
-        return replay_one(baseline, self._policy, self._plan.options)
+        return replay_one(baseline, self._policy, self._options, self._plan.reference)
 
     def _closed_loop(self, baseline: Baseline) -> Replay:
         from rollbook.evals.closed_loop import closed_loop_metrics, run_closed_loop
 
-        run = run_closed_loop(self._plan.environment, baseline, self._policy)
+        run = run_closed_loop(self._options.environment, baseline, self._policy)
         arrays = with_clocks(stack_actions(run.actions).arrays(), run.t_ns)
         return Replay(closed_loop_metrics(run, baseline), arrays or None, None, len(run.actions))
 
     def _counterfactual(self, baseline: Baseline, store: str) -> Replay:
-        """The policy sees the chain as the store has it, and its choices are looked up there."""
+        """The policy sees the chain of the store, and the rewards of its choices are read from the store."""
         from rollbook.evals.counterfactual import counterfactual_metrics
         from rollbook.evals.store_baselines import StoreBaselines
 
@@ -121,25 +112,27 @@ class ReplayWorker:
             self._chains = StoreBaselines(store)
         chains: StoreBaselines = self._chains
         row = chains.row_of(baseline)
-        table, steps = act_through(chains[row], self._policy, self._plan.options)
+        table, steps = act_through(chains[row], self._policy, self._options)
         metrics = counterfactual_metrics(chains.judge(row, steps), repro=chains.repro(row))
         arrays = with_clocks(stack_actions(steps).arrays(), table.t_ns)
         return Replay(metrics, arrays or None, None, len(steps))
 
 
-def _without_blame(baseline_id: str, error: Exception) -> Row:
-    said = f"{INFRASTRUCTURE}{type(error).__name__}: {error}"
-    return Row(baseline_id, "failed", {}, said[:LONGEST_ERROR])
+def _infrastructure_failure(baseline_id: str, error: Exception) -> FinishedReplay:
+    reason = f"{INFRASTRUCTURE}{type(error).__name__}: {error}"[:LONGEST_ERROR]
+    return FinishedReplay(EvalResult(baseline_id, None, "failed", {}, reason))
 
 
 def encoded(arrays: Arrays) -> bytes:
-    """As an artifact; without those arrays that no artifact can hold, under the names a policy may think of."""
+    """The arrays as an artifact, without those whose key or type an artifact cannot hold."""
     target = io.BytesIO()
-    write_npz(target, {key: array for key, array in arrays.items() if _is_storable(key, array)})
+    write_npz(
+        target, {key: array for key, array in arrays.items() if _fits_an_artifact(key, array)}
+    )
     return target.getvalue()
 
 
-def _is_storable(key: object, array: object) -> bool:
+def _fits_an_artifact(key: object, array: object) -> bool:
     if not isinstance(key, str):
         return False
     try:

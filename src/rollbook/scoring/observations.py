@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.contracts.evals import ALIGNMENTS, Align
 from rollbook.errors import ConfigurationError, InvalidValue
 from rollbook.scoring.actions import CLOCK_FIELD, Array, Arrays, Rows, split_key, spoken_key
 
-Align: TypeAlias = Literal["index", "nearest", "hold"]
-ALIGNMENTS: tuple[Align, ...] = get_args(Align)
 Clock: TypeAlias = "NDArray[np.int64]"
 
 

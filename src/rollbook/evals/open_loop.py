@@ -1,6 +1,6 @@
-"""Replay: one baseline through one policy, open loop: it is shown what was recorded, whatever it does.
+"""Open loop: replays one baseline with one policy. The policy sees the recorded observations, whatever it does.
 
-Nothing here knows of a server. So its outcomes are known only as far as the policy itself asserts them.
+No environment is run, so an outcome is known only if the policy asserts it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rollbook.evals.baselines import Arrays, Baseline
 from rollbook.evals.frames import EpisodeFrames
+from rollbook.evals.options import STEPS_AT_ONCE, ReplayOptions
 from rollbook.evals.policies import (
     OUTCOME_KEY,
     Action,
@@ -22,55 +23,48 @@ from rollbook.evals.policies import (
     StepContext,
     checked_action,
 )
-from rollbook.scoring.actions import CLOCK_FIELD, ActionColumns, split_key, stack_actions
+from rollbook.scoring.actions import CLOCK_FIELD, split_key, stack_actions
 from rollbook.scoring.metrics import (
     action_l2_distance,
     compare_actions,
     ood_action_share,
     result_metrics,
 )
-from rollbook.scoring.observations import Align, ObservationTable, aligned_to, observation_table
+from rollbook.scoring.observations import ObservationTable, aligned_to, observation_table
 from rollbook.scoring.outcomes import candidate_outcome
 from rollbook.scoring.reference import ActionReference
 
 DISTANCE_KEY = "/replay/scaled_distance"
-"""Per step, beside the actions of a replay episode: one file instead of two is half the uploads."""
-STEPS_AT_ONCE = 256
-"""That a batched policy is given."""
+"""The distance at each step. It is stored with the actions, in one file, to halve the number of uploads."""
 
-Frames: TypeAlias = "bool | Mapping[str, str]"
 Clock: TypeAlias = "NDArray[np.int64]"
 
 
 @dataclass(slots=True)
 class Replay:
-    """What came of one baseline against the candidate."""
+    """The candidate's actions on one baseline, and the metrics that compare them."""
 
     metrics: dict[str, Any]
-    """As a result carries them: scoring.metrics.result_metrics makes them."""
+    """The metrics of an EvalResult, from scoring.metrics.result_metrics."""
     actions: Arrays | None = None
-    """What the candidate did, by the keys it used, with their clocks; None when it never acted."""
+    """The candidate's actions by its own keys, with their clocks; None when it never acted."""
     per_step: Arrays | None = None
-    """How far it was from the baseline at each step."""
+    """The distance to the baseline at each step."""
     step_count: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayOptions:
-    align: Align = "index"
-    clock: str | None = None
-    """Whose `_t_ns` gives the steps, when they go by time."""
-    frames: Frames = False
-    """True: pictures of the video as `/video/rgb`; `{"video": key}` gives them another name."""
-    batch: int = STEPS_AT_ONCE
-    reference: ActionReference | None = None
-    """Of the whole set of baselines; without one each baseline is its own."""
+def replay_one(
+    baseline: Baseline,
+    policy: Policy,
+    options: ReplayOptions,
+    reference: ActionReference | None = None,
+) -> Replay:
+    """Errors of the policy are raised. A baseline without sensors has no steps, and the policy is not called.
 
-
-def replay_one(baseline: Baseline, policy: Policy, options: ReplayOptions) -> Replay:
-    """What the policy raises is raised. An episode without sensors has no steps, and the policy is not called."""
+    `reference` describes the actions of all baselines; without it each baseline is its own reference.
+    """
     table, steps = act_through(baseline, policy, options)
-    return _compared(baseline, table, stack_actions(steps), steps, options)
+    return _compared(baseline, table, steps, options, reference)
 
 
 # ------------------------------------------------------------------------------------------ acting
@@ -79,7 +73,7 @@ def replay_one(baseline: Baseline, policy: Policy, options: ReplayOptions) -> Re
 def act_through(
     baseline: Baseline, policy: Policy, options: ReplayOptions
 ) -> tuple[ObservationTable, list[Action]]:
-    """The recorded steps, and what the policy answered to each."""
+    """The recorded steps, and the answer of the policy to each."""
     table = observation_table(baseline.sensors, align=options.align, clock=options.clock)
     if not len(table):
         return table, []
@@ -97,7 +91,8 @@ def _answers(
     episode = ReplayEpisode(baseline.id, len(table), baseline.record)
     policy.reset(episode)
     if policy.batched:
-        return list(_in_batches(table, frames, policy, episode, options.batch))
+        batch = options.batch or STEPS_AT_ONCE
+        return list(_in_batches(table, frames, policy, episode, batch))
     if policy.chunk is not None:
         return list(_in_chunks(table, frames, policy, episode, policy.chunk))
     return list(_one_by_one(table, frames, policy, episode))
@@ -128,12 +123,12 @@ def _in_chunks(
     episode: ReplayEpisode,
     chunk: int,
 ) -> Iterator[Action]:
-    """The policy sees the first step of each chunk and answers all of them; what lies beyond the end is cut off."""
+    """The policy sees the first step of each chunk and answers all its steps. Answers beyond the end are dropped."""
     for start in range(0, len(table), chunk):
         stop = min(start + chunk, len(table))
         context = _context(table, start, stop, episode)
         answer = policy.act(frames.added_to(table.row(start), start), context)
-        yield from _apart(answer, chunk, stop - start, start)
+        yield from _split_by_step(answer, chunk, stop - start, start)
 
 
 def _in_batches(
@@ -143,12 +138,12 @@ def _in_batches(
     episode: ReplayEpisode,
     batch: int,
 ) -> Iterator[Action]:
-    """Steps that do not depend on each other: what was recorded comes next, whatever the policy answers."""
+    """Steps can be batched because the next observation is the recorded one, whatever the policy answers."""
     for start in range(0, len(table), batch):
         stop = min(start + batch, len(table))
         context = _context(table, start, stop, episode)
         answer = policy.act_batch(frames.added_to_batch(table.batch(start, stop), start), context)
-        yield from _apart(answer, stop - start, stop - start, start)
+        yield from _split_by_step(answer, stop - start, stop - start, start)
 
 
 def _context(table: ObservationTable, start: int, stop: int, episode: ReplayEpisode) -> StepContext:
@@ -156,18 +151,18 @@ def _context(table: ObservationTable, start: int, stop: int, episode: ReplayEpis
     return StepContext(start, start == 0, stop == len(table), at, episode)
 
 
-def _apart(answer: Action, rows: int, steps: int, first: int) -> list[Action]:
-    """One action per step, of an answer for many. `_outcome` stays with the last."""
+def _split_by_step(answer: Action, rows: int, steps: int, first: int) -> list[Action]:
+    """One action for each step of an answer for many. `_outcome` stays with the last."""
     columns = {
         key: _rows(key, value, rows, first) for key, value in answer.items() if value is not None
     }
     said = columns.pop(OUTCOME_KEY, None)
-    apart: list[Action] = [
+    actions: list[Action] = [
         {key: column[row] for key, column in columns.items()} for row in range(steps)
     ]
     if said is not None:
-        apart[-1][OUTCOME_KEY] = said
-    return apart
+        actions[-1][OUTCOME_KEY] = said
+    return actions
 
 
 def _rows(key: str, value: Any, rows: int, first: int) -> Any:
@@ -187,16 +182,17 @@ def _rows(key: str, value: Any, rows: int, first: int) -> Any:
 def _compared(
     baseline: Baseline,
     table: ObservationTable,
-    candidate: ActionColumns,
     steps: list[Action],
     options: ReplayOptions,
+    reference: ActionReference | None,
 ) -> Replay:
+    candidate = stack_actions(steps)
     said = candidate_outcome(steps[-1].get(OUTCOME_KEY)) if steps else {}
     recorded = baseline.actions or {}
     on_steps = recorded if table.t_ns is None else aligned_to(recorded, table.t_ns, options.align)
     comparison = None
     if steps and recorded:
-        comparison = compare_actions(on_steps, candidate, options.reference, t_ns=table.t_ns)
+        comparison = compare_actions(on_steps, candidate, reference, t_ns=table.t_ns)
     metrics = result_metrics(
         baseline=baseline.outcome,
         candidate=said,
@@ -217,7 +213,7 @@ def _compared(
 
 
 def _not_repeated(baseline: Baseline) -> dict[str, Any]:
-    """No environment was run, so there is nothing to say about the candidate's."""
+    """No environment was run, so the candidate has no environment version and no seed."""
     return {
         "env_version": {"baseline": baseline.env_version, "candidate": None},
         "seed": {"baseline": baseline.seed, "candidate": None},
@@ -227,7 +223,7 @@ def _not_repeated(baseline: Baseline) -> dict[str, Any]:
 
 
 def with_clocks(arrays: Mapping[str, Any], t_ns: Clock | None) -> Arrays:
-    """As recordings have them: every namespace with its times, where they are known."""
+    """Adds the clock of each namespace, as recordings have it, where times are known."""
     timed: Arrays = dict(arrays)
     if t_ns is not None:
         for key in arrays:

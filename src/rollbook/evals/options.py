@@ -1,0 +1,264 @@
+"""ReplayOptions: every keyword of `run_against`, declared once, with its help.
+
+`run_against` takes these fields as keywords, and `rollbook replay run` has a command-line option for each field that
+has a `CommandLine`. A new option is one field here, and the code that reads it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast
+
+from rollbook.contracts.evals import ALIGNMENTS, Align
+from rollbook.errors import ConfigurationError
+
+# `rollbook --help` reads this module, so it imports nothing heavy
+if TYPE_CHECKING:
+    from rollbook.contracts.episode import ArtifactKind
+    from rollbook.contracts.evals import EvalResult
+    from rollbook.engines import Engine, Parallel
+    from rollbook.evals.eval_run import EvalRun
+    from rollbook.evals.policies import PolicySource
+
+STEPS_AT_ONCE = 256
+"""Steps that a policy with `act_batch` gets in one call."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLine:
+    """How a field appears as an option of `rollbook replay run`."""
+
+    kind: Any
+    """The type of its value."""
+    flag: str | None = None
+    """Needed where it is not the name of the field."""
+    help: str | None = None
+    """Needed where it is not the help of the field."""
+    negated: bool = False
+    """The flag sets the field to False."""
+    metavar: str | None = None
+    least: float | None = None
+
+
+def _about(help: str, cli: CommandLine | None = None) -> dict[str, Any]:
+    return {"help": help, "cli": cli}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    policy_callable: Any = field(
+        metadata=_about(
+            "A function from an observation to an action; an object with `act(obs, context)`; a class, or a "
+            "function that makes one for each worker; or `module:attr`. An error that it raises makes a failed "
+            "result, with the traceback on standard error, and the other baselines go on."
+        )
+    )
+    on_episode: Callable[[EvalResult], object] | None = field(
+        default=None,
+        metadata=_about(
+            "Called with each finished result, one at a time, possibly in another thread."
+        ),
+    )
+    dry_run: bool = field(default=False, metadata=_about("Compute the results and send nothing."))
+    workers: int = field(
+        default=1,
+        metadata=_about(
+            "Number of baselines that are replayed at the same time.",
+            CommandLine(kind=int, least=1),
+        ),
+    )
+    engine: Engine = field(
+        default="local",
+        metadata=_about(
+            "Where workers run: on this machine, or on a Ray cluster.",
+            CommandLine(kind=Literal["local", "ray"]),
+        ),
+    )
+    parallel: Parallel = field(
+        default="thread",
+        metadata=_about(
+            "Whether a worker is a thread or a process.",
+            CommandLine(kind=Literal["thread", "process"]),
+        ),
+    )
+    resume: bool = field(
+        default=False,
+        metadata=_about(
+            "Leave out complete baselines, and deliver results that an earlier runner left in the `journal`.",
+        ),
+    )
+    journal: str | os.PathLike[str] | None = field(
+        default=None,
+        metadata=_about(
+            "The folder that keeps results until the server has them; by default in ROLLBOOK_HOME/runs.",
+        ),
+    )
+    align: Align = field(
+        default="index",
+        metadata=_about(
+            "How observations of different rates are paired: by index, or by their clocks (nearest, hold).",
+            CommandLine(kind=Align),
+        ),
+    )
+    clock: str | None = field(
+        default=None,
+        metadata=_about(
+            "The namespace whose `_t_ns` gives the steps, when `align` pairs by clocks."
+        ),
+    )
+    step_timeout_s: float | None = field(
+        default=None,
+        metadata=_about(
+            "Seconds that one answer of the policy may take.",
+            CommandLine(kind=float | None, flag="--step-timeout", least=0.001),
+        ),
+    )
+    upload_actions: bool = field(
+        default=True,
+        metadata=_about(
+            "Upload the actions of the candidate.",
+            CommandLine(
+                kind=bool,
+                flag="--no-actions",
+                negated=True,
+                help="Do not upload the actions of the candidate.",
+            ),
+        ),
+    )
+    environment: Any = field(
+        default=None,
+        metadata=_about(
+            "Makes the environment in which the candidate is run; outcomes are then measured.",
+            CommandLine(kind=str | None, metavar="MODULE:ATTR"),
+        ),
+    )
+    store: str | os.PathLike[str] | None = field(
+        default=None, metadata=_about("A rollout store that knows the reward of every choice.")
+    )
+    frames: bool | Mapping[str, str] = field(
+        default=False,
+        metadata=_about(
+            "Add the frames of the video to the observations, as `/video/rgb`.",
+            CommandLine(kind=bool, flag="--frames"),
+        ),
+    )
+    batch: int | None = field(
+        default=None,
+        metadata=_about(
+            f"Steps that a policy with `act_batch` gets in one call; by default {STEPS_AT_ONCE}."
+        ),
+    )
+
+    @property
+    def policy(self) -> PolicySource:
+        from rollbook.evals.policies import PolicySource
+
+        return PolicySource(self.policy_callable, self.step_timeout_s)
+
+    @property
+    def store_path(self) -> str | None:
+        return None if self.store is None else os.fspath(self.store)
+
+    @property
+    def journal_path(self) -> Path | None:
+        return None if self.journal is None else Path(self.journal)
+
+    @property
+    def kinds(self) -> tuple[ArtifactKind, ...]:
+        """The artifacts that a baseline needs before it can be replayed."""
+        from rollbook.evals.frames import frame_key
+
+        if self.store is not None:
+            return ()
+        wants_video = frame_key(self.frames) is not None
+        return ("sensors", "actions", "video") if wants_video else ("sensors", "actions")
+
+    @property
+    def in_other_processes(self) -> bool:
+        return self.engine == "ray" or self.parallel == "process"
+
+    @property
+    def worker_kind(self) -> Parallel:
+        """One worker without a time limit runs in the caller's own thread, where debuggers work."""
+        alone = self.workers == 1 and self.step_timeout_s is None
+        return "inline" if self.parallel == "thread" and alone else self.parallel
+
+    def check(self) -> None:
+        """Raises ConfigurationError for values that are wrong or contradict each other, before anything is sent."""
+        from rollbook.evals.environments import environment_factory, try_environment
+        from rollbook.evals.frames import frame_key
+
+        _check_positive("workers", self.workers, whole=True)
+        _check_positive("batch", self.batch, whole=True)
+        _check_positive("step_timeout_s", self.step_timeout_s)
+        if self.environment is not None:
+            if self.store is not None:
+                message = (
+                    "environment= and store= are two ways to know the outcome; give one of them"
+                )
+                raise ConfigurationError(message=message)
+            # an environment for a cluster may need what is not installed here
+            (environment_factory if self.engine == "ray" else try_environment)(self.environment)
+        frame_key(self.frames)
+        if self.align not in ALIGNMENTS:
+            message = f"align is {self.align!r}, expected {', '.join(ALIGNMENTS)}"
+            raise ConfigurationError(message=message)
+        if self.in_other_processes or not self.policy.keeps_state:
+            return
+        if self.workers > 1:
+            message = (
+                "the policy keeps a state, which workers cannot share; pass its class, or a "
+                "function that makes one"
+            )
+            raise ConfigurationError(message=message)
+        if self.step_timeout_s is not None:
+            message = (
+                "step_timeout_s needs a policy that can be made anew, because one that hangs is abandoned; pass its "
+                "class, a function that makes one, or parallel='process'"
+            )
+            raise ConfigurationError(message=message)
+
+
+def _check_positive(name: str, value: float | None, *, whole: bool = False) -> None:
+    if value is None:
+        return
+    known = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, known) or not value > 0:
+        what = "whole number" if whole else "number"
+        raise ConfigurationError(message=f"{name} is {value!r}, expected a {what} above 0")
+
+
+def with_keywords(
+    make: Callable[P, ReplayOptions],
+) -> Callable[
+    [Callable[[EvalRun, ReplayOptions], R]],
+    Callable[Concatenate[EvalRun, P], R],
+]:
+    """Gives a function of (run, options) the fields of ReplayOptions as keywords, in signature and docstring."""
+
+    def decorate(
+        function: Callable[[EvalRun, ReplayOptions], R],
+    ) -> Callable[Concatenate[EvalRun, P], R]:
+        @wraps(function)
+        def verb(run: EvalRun, *args: P.args, **kwargs: P.kwargs) -> R:
+            return function(run, make(*args, **kwargs))
+
+        known = inspect.signature(function)
+        keywords = list(inspect.signature(ReplayOptions).parameters.values())
+        verb.__signature__ = known.replace(  # type: ignore[attr-defined]
+            parameters=[known.parameters["run"], *keywords]
+        )
+        lines = [f"`{each.name}`: {each.metadata['help']}" for each in fields(ReplayOptions)]
+        verb.__doc__ = "\n\n    ".join([(function.__doc__ or "").rstrip(), *lines])
+        # at run time `run` can be a keyword too, which Concatenate cannot say
+        return cast("Callable[Concatenate[EvalRun, P], R]", verb)
+
+    return decorate
