@@ -166,7 +166,7 @@ def _looked_up(client: Client, ids: Sequence[str], *, urls: bool) -> dict[str, T
     return {
         found.id: Ticket(
             found.id,
-            msgspec.convert(found, EpisodeRecord, from_attributes=True),
+            msgspec.convert(msgspec.to_builtins(found), EpisodeRecord),
             found.download_urls,
         )
         for found in answer.episodes
