@@ -1,4 +1,4 @@
-"""Clutter: what lies about and what hangs on walls, one builder per class, at everyday sizes."""
+"""Clutter: small objects and objects on walls, one builder per class, with everyday sizes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _mug(rng: Rng, s: Shape) -> None:
 
 
 def _book(rng: Rng, s: Shape) -> None:
-    """One to four, lying on each other."""
+    """A stack of one to four books."""
     top = 0.0
     for _ in range(int(rng.integers(1, 5))):
         half, back, thick = rng.uniform(0.07, 0.1), rng.uniform(0.1, 0.13), rng.uniform(0.015, 0.04)
@@ -78,7 +78,7 @@ def _book(rng: Rng, s: Shape) -> None:
 
 
 def _books(rng: Rng, s: Shape) -> None:
-    """A row, upright."""
+    """A row of upright books."""
     x, spines = 0.0, int(rng.integers(4, 10))
     for _ in range(spines):
         thick, deep, high = (
@@ -139,7 +139,7 @@ def _wall_shelf(rng: Rng, s: Shape) -> None:
 
 
 def _panel(s: Shape, width: float, high: float, lift: float) -> None:
-    """A flat screen on its foot."""
+    """A flat screen on a foot."""
     half = width / 2
     s.box((-0.13, -0.09, 0), (0.13, 0.09, 0.015))
     s.box((-0.03, 0.02, 0.015), (0.03, 0.05, lift + high / 2))

@@ -1,4 +1,4 @@
-"""Defects: what a scan gets wrong. Holes, shards that float in the air, and vertices that are a little off."""
+"""Defects of a scan: holes, loose triangles in the air, and noise on the vertices."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _MOST_M = 0.05
 
 class DefectConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     holes: int = 0
-    """Places where the surface is missing."""
+    """Number of holes in the surface."""
     hole_radius_m: float = 0.15
-    """The largest; each is between a third of it and all of it."""
+    """Largest radius of a hole; the smallest is a third of it."""
     shards: int = 0
-    """Loose triangles in the air, of no class and no object."""
+    """Number of loose triangles in the air, without class and object."""
     noise_m: float = 0.0
-    """Standard deviation of each vertex coordinate, cut off at twice as much."""
+    """Standard deviation of each vertex coordinate; noise beyond twice this is cut off."""
 
     def __post_init__(self) -> None:
         expect(self, "holes", 0 <= self.holes <= 10_000, "0 to 10000")
@@ -35,7 +35,7 @@ class DefectConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 def with_defects(
     mesh: TriangleMesh, config: DefectConfig, rng: np.random.Generator
 ) -> TriangleMesh:
-    """The same surface as a scan might have it. Boxes of objects are of the objects, so they stay as they were."""
+    """The mesh with defects. The boxes of objects describe the objects, so they do not change."""
     vertices = mesh.vertices.astype(np.float64)
     x, y, z = (mesh.triangles[:, :, k] @ np.full(3, 1 / 3) for k in range(3))
     kept = np.ones(len(mesh), bool)

@@ -1,4 +1,4 @@
-"""FloorPlan: the rooms of a flat, the doors between them and the windows, as rectangles seen from above."""
+"""FloorPlan: the rooms, doors and windows of a flat, as rectangles seen from above."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollbook.errors import ConfigurationError
 from rollbook.generate.scenes.solids import Array
 
 Rect = tuple[float, float, float, float]
-"""Least x, least y, greatest x, greatest y."""
+"""Lower x, lower y, upper x, upper y."""
 
 OUTER_WALL_M = 0.24
 INNER_WALL_M = 0.12
@@ -22,14 +22,14 @@ _DOOR_WIDTH_M = 0.92
 DOOR_HEIGHT_M = 2.05
 LEAF_M = 0.04
 _WIDE_M = 1.2
-"""Shared by two rectangles that may become one room."""
+"""Least length of the shared wall of two rectangles that may become one room."""
 _LEAF_REACH_M = 1.6
-"""From the middle of a leaf to another doorway: nearer, two leaves could meet."""
+"""Least distance from the middle of a leaf to another doorway, so that two leaves cannot collide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """A straight piece of a room's wall: furniture stands against it."""
+    """A straight piece of a room's wall, against which furniture may stand."""
 
     start: tuple[float, float]
     along: tuple[float, float]
@@ -40,7 +40,7 @@ class Wall:
 @dataclass(frozen=True, slots=True)
 class Room:
     parts: tuple[Rect, ...]
-    """One rectangle, or the ones an L is made of."""
+    """One rectangle, or the rectangles of an L-shaped room."""
     walls: tuple[Wall, ...] = ()
 
     @property
@@ -55,25 +55,25 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A hole in a wall, over the whole depth of the wall."""
+    """A door or window: a hole through the whole depth of a wall."""
 
     rect: Rect
     axis: int
-    """The axis one walks or looks along through it: 0 is x."""
+    """The axis that leads through the opening: 0 is x."""
     low_m: float
     high_m: float
     rooms: tuple[int, ...]
-    """On its lower and its upper side, or the one room it leads out of."""
+    """The rooms on its lower and upper side, or the one room that it leads out of."""
     leaf: tuple[float, float, float] | None = None
-    """Of a door that stands ajar: hinge x and y, and the direction from the hinge, radians."""
+    """The leaf of a door that stands ajar: hinge x and y, and its direction from the hinge in radians."""
     shut: bool = False
 
     @property
     def halves(self) -> tuple[Rect, Rect]:
-        """Cut along the middle of the wall: the half at the room it leads out of, the half away from it."""
+        """The two halves of the wall's depth: the one at the room, and the one away from it."""
         low, high = list(self.rect), list(self.rect)
         low[self.axis + 2] = high[self.axis] = float(self.centre[self.axis])
-        # an outer wall on the lower side lies below 0
+        # an outer wall on the lower side has negative coordinates
         return (_rect(high), _rect(low)) if self.rect[self.axis] < 0 else (_rect(low), _rect(high))
 
     @property
@@ -92,16 +92,16 @@ class FloorPlan:
     ceiling_m: float
     rooms: tuple[Room, ...]
     doors: tuple[Opening, ...]
-    """Between rooms, and the one that leads out, which is shut."""
+    """The doors between rooms, and the entrance, which is shut."""
     windows: tuple[Opening, ...]
     solid: Array
-    """[n, 4]: rectangles that cover all the floor that is wall, seen from above."""
+    """[n, 4]: rectangles that cover all walls, seen from above."""
     lines: tuple[Array, Array] = field(repr=False)
-    """Where anything begins or ends, along x and along y."""
+    """All coordinates at which something begins or ends, along x and along y."""
     _room_of: NDArray[np.int8] = field(repr=False)
 
     def outside_of(self, room: int) -> Array:
-        """[n, 4]: rectangles that cover everything near a room that does not belong to it."""
+        """[n, 4]: rectangles that cover everything outside a room."""
         return _rects_of(self.lines, self._room_of != room)
 
     def keep_clear(self, depth_m: float) -> Array:
@@ -143,7 +143,7 @@ def plan_of(
     l_shaped: float,
     doors_ajar: float,
 ) -> FloorPlan:
-    """A flat cut into rooms by straight walls; with chance `l_shaped`, two neighbours are thrown together."""
+    """A flat divided into rooms by straight walls. With probability `l_shaped`, two neighbours become one room."""
     made = _rooms(rng, rooms, size, rng.random() < l_shaped)
     inner = _inner_doors(rng, made)
     ways = [*inner, _entrance(rng, made, inner, size)]
@@ -171,7 +171,7 @@ def plan_of(
 def _rooms(
     rng: np.random.Generator, count: int, size: tuple[float, float], l_shaped: bool
 ) -> list[Room]:
-    """Rectangles by repeated cuts of the largest; an L takes one more cut, which is then undone."""
+    """Rooms from repeated cuts of the largest rectangle. An L needs one more cut, whose two parts are joined."""
     leaves = [(0.0, 0.0, *size)]
     wanted = max(count + 1, 3) if l_shaped else count
     while len(leaves) < wanted:
@@ -192,7 +192,7 @@ def _rooms(
 
 
 def _cut(rng: np.random.Generator, leaves: list[Rect]) -> list[Rect] | None:
-    """The largest rectangle that can be cut is cut across its longer side, the wall's thickness left out."""
+    """Cuts the largest rectangle that is long enough across its longer side, leaving space for the wall."""
     least = 2 * SMALLEST_ROOM_M + INNER_WALL_M
     order = sorted(range(len(leaves)), key=lambda k: -_area(leaves[k]))
     for k in order:
@@ -211,7 +211,7 @@ def _cut(rng: np.random.Generator, leaves: list[Rect]) -> list[Rect] | None:
 
 
 def _with_l(rng: np.random.Generator, rooms: list[Room]) -> list[Room]:
-    """Two neighbours become one room, an L where there is one to be had. It comes first, the smallest last."""
+    """Joins two neighbours into one room, an L if possible. It comes first; the others follow by decreasing area."""
     pairs = [
         (one, other, gap)
         for one in range(len(rooms))
@@ -227,7 +227,7 @@ def _with_l(rng: np.random.Generator, rooms: list[Room]) -> list[Room]:
 
 
 def _gap(one: Rect, other: Rect) -> tuple[Rect, int] | None:
-    """The piece of wall two rectangles share, and the axis across it; none where they only touch at a corner."""
+    """The piece of wall that two rectangles share, and the axis across it; None if they share none."""
     for axis in (0, 1):
         across = 1 - axis
         low, high = (one, other) if one[axis] < other[axis] else (other, one)
@@ -244,7 +244,7 @@ def _gap(one: Rect, other: Rect) -> tuple[Rect, int] | None:
 
 
 def _is_l(one: Rect, other: Rect, gap: Rect) -> bool:
-    """Whether the two do not make up a plain rectangle."""
+    """Whether the two rectangles do not form one rectangle."""
     sides = np.array([one, other])
     hull = sides[:, 2:].max(axis=0) - sides[:, :2].min(axis=0)
     return bool(hull.prod() - _area(one) - _area(other) - _area(gap) > 1.0)
@@ -254,7 +254,7 @@ def _is_l(one: Rect, other: Rect, gap: Rect) -> bool:
 
 
 def _inner_doors(rng: np.random.Generator, rooms: Sequence[Room]) -> list[Opening]:
-    """Every room can be reached; now and then there is a second way round."""
+    """Doors that make every room reachable, and sometimes a second connection."""
     reached, doors = {0}, []
     possible = [
         (one, other, gap)
@@ -281,7 +281,7 @@ def _inner_doors(rng: np.random.Generator, rooms: Sequence[Room]) -> list[Openin
 
 
 def _door(rng: np.random.Generator, rooms: tuple[int, int], gap: Rect, axis: int) -> Opening:
-    """Near one end of the wall, as doors are, or anywhere."""
+    """A door near one end of the wall, or anywhere in it."""
     across = 1 - axis
     low, high = gap[across] + 0.15, gap[across + 2] - 0.15 - _DOOR_WIDTH_M
     start = float(rng.choice([low, high, rng.uniform(low, high)]))
@@ -293,7 +293,7 @@ def _door(rng: np.random.Generator, rooms: tuple[int, int], gap: Rect, axis: int
 def _with_leaf(
     rng: np.random.Generator, door: Opening, ways: Sequence[Opening], chance: float
 ) -> Opening:
-    """A leaf hung at one side of the doorway, open into one of the rooms, if no other door is near."""
+    """The door with a leaf that opens into one of the rooms, unless another door is near."""
     draw, hung_high, into_high, opened = rng.random(4).tolist()
     if draw >= chance or door.shut:
         return door
@@ -313,7 +313,7 @@ def _with_leaf(
 
 
 def _outer_sides(room: Room, size: tuple[float, float]) -> list[tuple[Rect, int]]:
-    """The pieces of outer wall behind a room's parts, and the axis across each."""
+    """The pieces of outer wall at a room's parts, and the axis across each."""
     found = []
     for part in room.parts[:2]:
         for axis in (0, 1):
@@ -333,7 +333,7 @@ def _entrance(
     doors: Sequence[Opening],
     size: tuple[float, float],
 ) -> Opening:
-    """The door out of the flat, in a corner of the first room, shut."""
+    """The door out of the flat: shut, in a corner of the first room."""
     sides = _outer_sides(rooms[0], size)
     rect, axis = sides[int(rng.integers(len(sides)))]
     across = 1 - axis
@@ -354,7 +354,7 @@ def _windows(
     doors: Sequence[Opening],
     size: tuple[float, float],
 ) -> list[Opening]:
-    """One or two per room, in outer walls, beside the door out, all of one height up to that of the doors."""
+    """One or two windows per room in outer walls, away from doors. All have one sill and end at door height."""
     found: list[Opening] = []
     sill = float(rng.uniform(0.85, 1.0))
     for number, room in enumerate(rooms):
@@ -387,7 +387,7 @@ def _plan_lines(
     for axis in (0, 1):
         ends = [rect[k] for rect in rects for k in (axis, axis + 2)]
         ends += [-OUTER_WALL_M, size[axis] + OUTER_WALL_M]
-        # two lines that differ by rounding would leave boxes of no width between them
+        # lines that differ only by rounding would enclose cells without width
         found.append(np.unique(np.round(ends, 6)))
     return found[0], found[1]
 
@@ -399,7 +399,7 @@ def paint(
     value: int,
     heights: tuple[float, float] = (0.0, 0.0),
 ) -> None:
-    """Gives the value to cells whose middle lies in a rectangle, and between the heights if the cells have any."""
+    """Sets cells whose centre lies in a rectangle, and between the heights if the grid has three axes."""
     limits = [(rect[0], rect[2]), (rect[1], rect[3]), heights][: space.ndim]
     hit = []
     for line, (start, end) in zip(lines, limits, strict=True):
@@ -409,7 +409,7 @@ def paint(
 
 
 def _rects_of(lines: tuple[Array, Array], wanted: NDArray[np.bool_]) -> Array:
-    """[n, 4]: the wanted cells, neighbours along y as one."""
+    """[n, 4]: rectangles of the wanted cells, neighbours along y joined."""
     found = []
     for i, column in enumerate(wanted):
         change = np.flatnonzero(np.diff(np.pad(column.astype(np.int8), 1)))
@@ -419,7 +419,7 @@ def _rects_of(lines: tuple[Array, Array], wanted: NDArray[np.bool_]) -> Array:
 
 
 def _walls_of(lines: tuple[Array, Array], inside: NDArray[np.bool_]) -> tuple[Wall, ...]:
-    """The straight pieces of a room's edge, each as long as it goes."""
+    """The straight pieces of a room's outline, each of full length."""
     walls = []
     for axis in (0, 1):
         cells = inside if axis == 0 else inside.T
@@ -448,7 +448,7 @@ def _area(rect: Rect) -> float:
 
 
 def _span(gap: Rect, axis: int) -> float:
-    """How long a piece of shared wall is."""
+    """Length of a piece of shared wall."""
     return gap[3 - axis] - gap[1 - axis]
 
 

@@ -1,7 +1,7 @@
-"""Furnishing: what belongs into which room, and the order it is brought in.
+"""Furnishing: the objects of each kind of room, and the order in which they are placed.
 
-A room has a kind, and a kind has wishes: first what makes it that kind of room, then what there is space for. A wish
-that finds no place is dropped.
+A room has a kind, and a kind has a list of wishes. The wishes that define the kind come first, then those that depend
+on space. A wish for which no place is found is dropped.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from rollbook.generate.scenes.placement import (
 class Wish:
     name: str
     where: str = "wall"
-    """wall, corner, free, or by the last object of a class: before, beside, around, opposite."""
+    """wall, corner or free; or relative to the last object of class `of`: before, beside, around, opposite."""
     of: str = ""
     chance: float = 1.0
-    """1 is always wished for; less is scaled by how much furniture is wanted."""
+    """Probability of the wish. 1 is certain; less is scaled by the configured amount of furniture."""
 
 
 _SEATS = tuple(Wish("chair", "around", "table") for _ in range(4))
@@ -100,7 +100,7 @@ _FILLERS = ("shelf", "cabinet", "plant", "stool", "armchair", "box", "chair", "f
 _TALL = ("divider", "screen", "divider", "screen", "plant")
 _SMALL_ROOM_M2 = 6.0
 _GAPS_M = {"free": (0.65, 0.4, 0.25), "before": (0.02,), "around": (0.02,), "beside": (0.01,)}
-"""To walls and to other objects: tried in turn."""
+"""Gaps to walls and to other objects, tried in turn."""
 
 _ON: dict[str, tuple[str, ...]] = {
     "desk": ("monitor", "laptop", "lamp", "mug", "book", "books", "bottle", "carton"),
@@ -119,11 +119,11 @@ _ON: dict[str, tuple[str, ...]] = {
     "wardrobe": ("carton", "carton"),
     "box": ("book", "ball"),
 }
-"""What is put on which furniture. The first of a desk or television stand is always there."""
+"""Small objects by the furniture that holds them. A desk or television stand always holds the first of its list."""
 _ALWAYS = {"desk", "tv_stand"}
 _ON_FLOOR = ("box", "ball", "book", "box")
 _PER_M2 = 3.0
-"""Small things on each square metre, at full clutter."""
+"""Small objects per square metre at full clutter."""
 
 
 def furnish(
@@ -136,7 +136,7 @@ def furnish(
     clutter: float,
     occlusion: float,
 ) -> tuple[Furnished, tuple[str, ...]]:
-    """The filled flat, and what kind of room each is."""
+    """The furnished flat, and the kind of each room."""
     flat = Furnished(plan)
     kinds = _kinds(plan, furniture)
     for room, kind in enumerate(kinds):
@@ -156,7 +156,7 @@ def furnish(
 
 
 def _kinds(plan: FloorPlan, rng: Rng) -> tuple[str, ...]:
-    """The largest room is lived in, a very small one is the bathroom, the others differ as long as they can."""
+    """The largest room is the living room, a very small one the bathroom; the others differ as far as possible."""
     largest = int(np.argmax([room.area for room in plan.rooms]))
     others = ["bedroom", "office", "kitchen", "dining"]
     if len(plan.rooms) == 1:
@@ -183,7 +183,7 @@ def _bring_in(
 
 
 def _grant(flat: Furnished, room: int, wish: Wish, rng: Rng, max_edge_m: float) -> Placed | None:
-    """With room around it if it stands free, else nearer, else not at all."""
+    """Places the wished object with the largest gap that fits; None if no place is found."""
     piece = build(wish.name, rng, max_edge_m)
     for gap_m in _GAPS_M.get(wish.where, (0.05,)):
         poses = _poses(flat, room, wish, piece, rng)
@@ -195,7 +195,7 @@ def _grant(flat: Furnished, room: int, wish: Wish, rng: Rng, max_edge_m: float) 
 
 
 def _poses(flat: Furnished, room: int, wish: Wish, piece: Piece, rng: Rng) -> Array:
-    """Where to try; nowhere if what it belongs to is not there."""
+    """Poses to try; none if the object that the wish refers to is missing."""
     if wish.where in ("wall", "corner"):
         return poses_at_walls(flat.plan, room, piece, rng, cornered=wish.where == "corner")
     if wish.where == "free":
@@ -215,7 +215,7 @@ def _poses(flat: Furnished, room: int, wish: Wish, piece: Piece, rng: Rng) -> Ar
 
 
 def _hang(flat: Furnished, room: int, rng: Rng, max_edge_m: float, amount: float) -> None:
-    """Pictures and the like, about eye height: over a lamp on a cabinet."""
+    """Hangs pictures, clocks and shelves at about eye height, above a lamp on a cabinet."""
     for _ in range(round(flat.plan.rooms[room].area * amount / 5)):
         name = str(rng.choice(["picture", "picture", "clock", "wall_shelf"]))
         piece = build(name, rng, max_edge_m)
@@ -224,7 +224,7 @@ def _hang(flat: Furnished, room: int, rng: Rng, max_edge_m: float, amount: float
 
 
 def _strew(flat: Furnished, rng: Rng, max_edge_m: float, clutter: float) -> None:
-    """Small things: on whatever can hold them, then on the floor."""
+    """Places small objects, first on furniture, then on the floor."""
     for number in range(len(flat.placed)):
         holder = flat.placed[number]
         liked = _ON.get(holder.piece.name, ())

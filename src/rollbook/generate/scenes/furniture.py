@@ -1,7 +1,7 @@
-"""Furniture and clutter: one builder per class, of boxes and turned shapes, at everyday sizes.
+"""Furniture: one builder per class, from boxes and turned shapes, with everyday sizes.
 
-An object stands on z = 0 about the origin, its width along x, its back at +y and its front at -y. Sizes are drawn
-anew each time, so no two chairs of a flat have to be the same.
+An object stands on z = 0 about the origin, with its width along x, its back at +y and its front at -y. Sizes are drawn
+for every object, so two chairs of a flat may differ.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _shelf(rng: Rng, s: Shape) -> None:
 
 
 def _divider(rng: Rng, s: Shape) -> None:
-    """A wide shelf with a back, to stand in the middle of a room."""
+    """A wide shelf with a back, for the middle of a room."""
     width, depth, high = rng.uniform(1.1, 1.6), rng.uniform(0.34, 0.4), rng.uniform(1.6, 1.9)
     s.open_shelves(width, depth, high, int(rng.integers(4, 6)))
 
@@ -165,7 +165,7 @@ def _tv_stand(rng: Rng, s: Shape) -> None:
 
 
 def _box(rng: Rng, s: Shape) -> None:
-    """A carton, its flaps open or shut."""
+    """A carton, closed or open."""
     width, depth, high = rng.uniform(0.25, 0.5, 3).tolist()
     half, back = width / 2, depth / 2
     if rng.random() < 0.5:
@@ -277,7 +277,7 @@ def _plant(rng: Rng, s: Shape) -> None:
 
 
 def _leaf(half: float, edge: float) -> Solid:
-    """Along x from the origin, widest in the middle."""
+    """A leaf along x from the origin, widest in the middle."""
     ends = [box((x, -0.05, -0.006), (x + half, 0.05, 0.006), edge) for x in (0.0, half)]
     leaf = joined(ends)
     taper = 1 - 0.9 * np.abs(leaf.vertices[:, :1] / half - 1)
@@ -295,7 +295,7 @@ def _rug(rng: Rng, s: Shape) -> None:
 
 
 def _screen(rng: Rng, s: Shape) -> None:
-    """A folding one: panels in a zigzag."""
+    """A folding screen: panels in a zigzag."""
     panels, high, wide = int(rng.integers(3, 5)), rng.uniform(1.6, 1.85), rng.uniform(0.42, 0.5)
     lean = rng.uniform(0.35, 0.6)
     for k in range(panels):
@@ -334,12 +334,12 @@ FURNITURE: dict[str, Callable[[Rng, Shape], None]] = {
 }
 
 CLASSES: tuple[str, ...] = (*STRUCTURE, *FURNITURE, *CLUTTER)
-"""Every class a face can be of; its place here is its sem id."""
+"""All classes of faces; the position of a class is its sem id."""
 SEM_IDS: dict[str, int] = {name: number for number, name in enumerate(CLASSES)}
 
 _FURNITURE_DETAIL = 0.38
 _CLUTTER_DETAIL = 0.16
-"""Longest edge as a share of the walls': objects are looked at from nearby, small ones from nearer still."""
+"""Longest edge as a share of the walls' longest edge: cameras see objects, and small ones more so, from close by."""
 
 
 def build(name: str, rng: Rng, max_edge_m: float) -> Piece:

@@ -1,6 +1,6 @@
-"""Piece: an object as it is built, before it stands anywhere, and the shape it is put together in.
+"""Piece: a finished object before it is placed. Shape: an object under construction.
 
-An object stands on z = 0 about the origin, its width along x, its back at +y and its front at -y.
+An object stands on z = 0 about the origin, with its width along x, its back at +y and its front at -y.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Corner = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """A level place on an object where others may stand."""
+    """A level surface of an object on which other objects may stand."""
 
     rect: tuple[float, float, float, float]
-    """Least x, least y, greatest x, greatest y, in the object's frame."""
+    """Lower x, lower y, upper x, upper y in the object's frame."""
     z: float
     height: float = math.inf
-    """Free above it: a shelf is not open to the ceiling."""
+    """Free height above it, for example up to the next board of a shelf."""
 
 
 @dataclass(slots=True)
 class Shape:
-    """An object while it is put together."""
+    """An object under construction."""
 
     edge: float
     parts: list[Solid] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Shape:
         self.add(cylinder(radius, low, high, self.edge), (x, y, 0))
 
     def legs(self, width: float, depth: float, top: float, thick: float, *, rounded: bool) -> None:
-        """Four, at the corners."""
+        """Four legs at the corners."""
         for x in (-1, 1):
             for y in (-1, 1):
                 at_x, at_y = x * (width - thick) / 2, y * (depth - thick) / 2
@@ -78,7 +78,7 @@ class Shape:
     def support(
         self, width: float, depth: float, z: float, height: float = math.inf, y: float = 0.0
     ) -> None:
-        """A rectangle about (0, y)."""
+        """Adds a support: a rectangle about (0, y)."""
         self.supports.append(
             Support((-width / 2, y - depth / 2, width / 2, y + depth / 2), z, height)
         )
@@ -115,7 +115,7 @@ class Shape:
             self.support(2 * inner, depth - rear, z + board, room, y=-rear / 2)
 
     def shade(self, radius: float, high: float, z: float) -> None:
-        """Open above and below, with a bulb in it."""
+        """A lamp shade, open above and below, with a bulb inside."""
         top = radius * 0.7
         self.turned(
             (radius, z), (top, z + high), (top - 0.005, z + high), (radius - 0.005, z), (radius, z)
@@ -126,7 +126,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """An object as built, centred over the origin and standing on z = 0."""
+    """A finished object, centred over the origin and standing on z = 0."""
 
     name: str
     solid: Solid

@@ -1,6 +1,6 @@
-"""Placement: where objects stand. Nothing stands in anything else, before a door, or across the only way through.
+"""Placement of objects. No object overlaps another, stands in front of a door or blocks the only passage.
 
-Poses are drawn by the dozen and the first that fits is taken. A footprint is [5]: centre, half sides, yaw.
+Several poses are drawn and the first that fits is used. A footprint is [5]: centre, half sides, yaw.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from numpy.typing import ArrayLike, NDArray
 from rollbook.errors import ConfigurationError
 from rollbook.generate.scenes.floor_plan import FloorPlan, Opening
 from rollbook.generate.scenes.pieces import Piece, Support
-from rollbook.generate.scenes.walk import WalkGrid
+from rollbook.generate.scenes.walk import WalkGrid, footprints
 
 Array = NDArray[np.float64]
 Rng = np.random.Generator
 
 BODY_RADIUS_M = 0.25
-"""Of whoever has to be able to walk through the furnished flat."""
+"""Radius of a person who must be able to walk through the furnished flat."""
 _DRAWS = 24
 _WITH_A_FRONT = frozenset({"monitor", "tv", "laptop"})
 _DOOR_DEPTH_M = 0.95
@@ -28,9 +28,9 @@ _WINDOW_DEPTH_M = 0.3
 _WALL_GAP_M = 0.02
 _CEILING_GAP_M = 0.02
 _LEAST_FLOOR_LEFT = 0.35
-"""Share of the empty flat's free floor that stays free."""
+"""Least share of the empty flat's free floor that stays free."""
 _LEAST_IN_ONE_PIECE = 0.85
-"""Share of what is free that can be reached."""
+"""Least share of the free floor that is reachable."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +42,7 @@ class Placed:
     yaw: float
     room: int
     on: int = -1
-    """The object it stands on, -1 for the floor or a wall."""
+    """Index of the object on which it stands; -1 for the floor or a wall."""
 
     @property
     def footprint(self) -> Array:
@@ -53,15 +53,15 @@ class Placed:
         return self.z + float(self.piece.size[2])
 
     def world(self, x: float, y: float) -> tuple[float, float]:
-        """Of a place in its own frame."""
+        """World coordinates of a point in the object's frame."""
         c, s = math.cos(self.yaw), math.sin(self.yaw)
         return self.x + c * x - s * y, self.y + s * x + c * y
 
 
 def overlaps(one: ArrayLike, other: ArrayLike, gap_m: float = 0.0) -> NDArray[np.bool_]:
-    """[m, n]: which footprints [m, 5] come nearer than about the gap to which of [n, 5].
+    """[m, n]: which footprints [m, 5] are closer than about the gap to which of [n, 5].
 
-    Two rectangles are apart if they are apart along a side of one of them.
+    Two rectangles are apart if they are apart along a side of either.
     """
     a, b = np.asarray(one, np.float64).reshape(-1, 5), np.asarray(other, np.float64).reshape(-1, 5)
     a = a + np.array([0, 0, gap_m, gap_m, 0])
@@ -82,15 +82,15 @@ def overlaps(one: ArrayLike, other: ArrayLike, gap_m: float = 0.0) -> NDArray[np
 
 
 class Furnished:
-    """A flat that is being filled: what stands where, and the floor that is left."""
+    """A flat during furnishing: the placed objects and the remaining free floor."""
 
     def __init__(self, plan: FloorPlan) -> None:
         self.plan = plan
         self.placed: list[Placed] = []
         self.grid = WalkGrid.over(plan.size, plan.solid).without(plan.leaves())
-        self._outside = [_footprints(plan.outside_of(number)) for number in range(len(plan.rooms))]
-        self._clear = np.concatenate([_footprints(plan.keep_clear(_DOOR_DEPTH_M)), plan.leaves()])
-        self._windows = _footprints([_before(window) for window in plan.windows])
+        self._outside = [footprints(plan.outside_of(number)) for number in range(len(plan.rooms))]
+        self._clear = np.concatenate([footprints(plan.keep_clear(_DOOR_DEPTH_M)), plan.leaves()])
+        self._windows = footprints([_before(window) for window in plan.windows])
         self._floor = np.zeros((0, 5))
         self._top = plan.ceiling_m - _CEILING_GAP_M
         self._least_cells = _LEAST_FLOOR_LEFT * np.count_nonzero(self.grid.floor(BODY_RADIUS_M))
@@ -105,12 +105,12 @@ class Furnished:
     def try_floor(
         self, piece: Piece, room: int, poses: Array, gap_m: float, *, blocks: bool = True
     ) -> Placed | None:
-        """The piece at the first of the poses [m, 3] (x, y, yaw) where it fits; one that lies flat blocks no way."""
+        """Places the piece at the first pose of [m, 3] (x, y, yaw) that fits. `blocks`: the piece blocks walking."""
         feet = _feet(piece, poses)
-        # a rug may lie before a door
+        # a rug may lie in front of a door
         clear = self._clear if blocks else self.plan.leaves()
         bad = overlaps(feet, self._floor, gap_m).any(axis=1)
-        # furniture at a wall is nearer to it than to other furniture
+        # furniture may stand closer to a wall than to other furniture
         wall_gap = gap_m if gap_m > 0.2 else 0.0
         bad |= overlaps(feet, self._outside[room], wall_gap).any(axis=1)
         bad |= overlaps(feet, clear).any(axis=1)
@@ -124,7 +124,7 @@ class Furnished:
         return None
 
     def try_wall(self, piece: Piece, room: int, poses: Array, z: float) -> Placed | None:
-        """Hung up at a height, where no door, window or taller furniture is."""
+        """Hangs the piece at a height where there is no door, window or taller furniture."""
         if not len(poses) or z + piece.size[2] > self._top:
             return None
         feet = _feet(piece, poses)
@@ -140,7 +140,7 @@ class Furnished:
         return None
 
     def try_on(self, piece: Piece, number: int, support: Support, rng: Rng) -> Placed | None:
-        """On an object, turned like it if it has a front, beside what already stands there."""
+        """Places the piece on an object, beside the others there. A piece with a front is turned like the object."""
         holder = self.placed[number]
         z = holder.z + support.z
         if piece.size[2] > min(support.height - 0.01, self._top - z):
@@ -175,7 +175,7 @@ class Furnished:
         return placed
 
     def _passable(self, grid: WalkGrid) -> bool:
-        """Whether enough floor is left, nearly all of it in one piece, and every doorway leads to it."""
+        """Whether enough floor is left, nearly all of it is connected, and every doorway leads to it."""
         piece = grid.floor(BODY_RADIUS_M)
         cells = np.count_nonzero(piece)
         all_cells = np.count_nonzero(grid.clearance >= BODY_RADIUS_M)
@@ -186,7 +186,7 @@ class Furnished:
 def poses_at_walls(
     plan: FloorPlan, room: int, piece: Piece, rng: Rng, *, cornered: bool = False
 ) -> Array:
-    """[m, 3]: its back to a wall of the room; `cornered`, at one end of it."""
+    """[m, 3]: poses with the back to a wall of the room; with `cornered`, at one end of the wall."""
     width, depth = piece.size[:2].tolist()
     walls = [wall for wall in plan.rooms[room].walls if wall.length >= width + 2 * _WALL_GAP_M]
     if not walls:
@@ -206,7 +206,7 @@ def poses_at_walls(
 
 
 def poses_in_room(plan: FloorPlan, room: int, rng: Rng, *, square: bool = False) -> Array:
-    """[m, 3]: anywhere in the room; `square`, in line with its walls."""
+    """[m, 3]: poses anywhere in the room; with `square`, parallel to its walls."""
     x0, y0, x1, y1 = plan.rooms[room].bounds
     yaw = rng.uniform(-math.pi, math.pi, _DRAWS)
     if square:
@@ -215,7 +215,7 @@ def poses_in_room(plan: FloorPlan, room: int, rng: Rng, *, square: bool = False)
 
 
 def poses_before(anchor: Placed, piece: Piece, gap_m: float, rng: Rng) -> Array:
-    """[m, 3]: in front of an object, facing it."""
+    """[m, 3]: poses in front of an object, facing it."""
     off = -(anchor.piece.size[1] + piece.size[1]) / 2 - gap_m - rng.uniform(0, 0.08, _DRAWS)
     side = rng.normal(0, 0.06, _DRAWS) * anchor.piece.size[0]
     turn = anchor.yaw + math.pi + rng.normal(0, 0.08, _DRAWS)
@@ -224,7 +224,7 @@ def poses_before(anchor: Placed, piece: Piece, gap_m: float, rng: Rng) -> Array:
 
 
 def poses_beside(anchor: Placed, piece: Piece, rng: Rng) -> Array:
-    """[m, 3]: left or right of an object, its back in line with the other's."""
+    """[m, 3]: poses left or right of an object, with the backs in line."""
     off = (anchor.piece.size[0] + piece.size[0]) / 2 + rng.uniform(0.02, 0.1, _DRAWS)
     side = rng.choice([-1.0, 1.0], _DRAWS)
     back = (anchor.piece.size[1] - piece.size[1]) / 2
@@ -233,7 +233,7 @@ def poses_beside(anchor: Placed, piece: Piece, rng: Rng) -> Array:
 
 
 def poses_around(anchor: Placed, piece: Piece, rng: Rng) -> Array:
-    """[m, 3]: on any side of a table, facing it."""
+    """[m, 3]: poses on any side of a table, facing it."""
     width, depth = anchor.piece.size[:2].tolist()
     poses = []
     for side in rng.integers(4, size=_DRAWS).tolist():
@@ -252,13 +252,6 @@ def _feet(piece: Piece, poses: Array) -> Array:
     """[m, 5]: the footprint of a piece at poses [m, 3]."""
     half = np.broadcast_to(piece.size[:2] / 2, (len(poses), 2))
     return np.column_stack([poses[:, :2], half, poses[:, 2]])
-
-
-def _footprints(rects: ArrayLike) -> Array:
-    """[n, 5] of upright rectangles [n, 4]."""
-    rect = np.asarray(rects, np.float64).reshape(-1, 4)
-    middle, half = (rect[:, :2] + rect[:, 2:]) / 2, (rect[:, 2:] - rect[:, :2]) / 2
-    return np.column_stack([middle, half, np.zeros(len(rect))])
 
 
 def _before(window: Opening) -> tuple[float, ...]:

@@ -1,7 +1,7 @@
 """Scene: a furnished flat made from a seed, with the class and object of every face and a box around every object.
 
-The same config gives the same mesh, byte for byte. Layout, furniture, clutter and defects draw from streams of their
-own, so turning one knob leaves the rest as it was.
+The same config gives the same mesh, byte for byte. Layout, furniture, clutter and defects use separate random streams,
+so a change of one setting does not affect the others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GENERATOR_VERSION = "rollbook.scene.v1"
 """Changes whenever the same config would give another mesh."""
 
 _GRAIN_M = 2.0**-16
-"""Vertices lie on a grid this fine: a last bit that differs between machines does not change the mesh."""
+"""Grid to which vertices are rounded, so that rounding differences between machines do not change the mesh."""
 
 
 class Difficulty(StrEnum):
@@ -46,22 +46,22 @@ class SceneConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     seed: int = 0
     rooms: int = 2
     size_m: tuple[float, float] = (7.5, 5.5)
-    """Of the whole flat, along x and y, walls between rooms included; up to 6 % less or more."""
+    """Size of the whole flat along x and y, inner walls included; the actual size differs by up to 6 %."""
     ceiling_m: float = 2.6
     max_edge_m: float = 0.25
-    """No triangle has a longer edge. Furniture is cut finer than walls, small things finer still."""
+    """Longest edge of a triangle. Furniture has shorter edges than walls, and small objects even shorter ones."""
     furniture: float = 0.5
-    """0 is the bare necessities, 1 as much as fits and can still be walked around."""
+    """0 is only the essential furniture, 1 as much as fits while the flat stays walkable."""
     clutter: float = 0.5
-    """Small things on tables, shelves and the floor, 0 to 1."""
+    """Amount of small objects on tables, shelves and the floor, 0 to 1."""
     occlusion: float = 0.25
-    """Tall furniture in the middle of rooms, 0 to 1."""
+    """Amount of tall furniture in the middle of rooms, 0 to 1."""
     l_shaped: float = 0.3
-    """The chance that one room is an L."""
+    """Probability that one room is L-shaped."""
     doors_ajar: float = 0.6
-    """The chance that a doorway has a door, which then stands ajar."""
+    """Probability that a doorway has a door, which then stands ajar."""
     defects: DefectConfig = DefectConfig()
-    """What a scan would have got wrong. None by default."""
+    """Defects as in a scan. None by default."""
 
     def __post_init__(self) -> None:
         shortest = SMALLEST_ROOM_M * 1.06
@@ -76,7 +76,7 @@ class SceneConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @classmethod
     def of_difficulty(cls, difficulty: str, **fields: Any) -> SceneConfig:
-        """A preset; any field given replaces the preset's."""
+        """A preset; given fields replace those of the preset."""
         if difficulty not in _PRESETS:
             known = ", ".join(_PRESETS)
             message = f"SceneConfig difficulty is {difficulty!r}, expected one of {known}"
@@ -111,12 +111,12 @@ class Scene:
     config: SceneConfig
     mesh: TriangleMesh
     boxes: Boxes
-    """One per object, tight and upright; `inst_id` is that of its faces."""
+    """One tight, upright box per object; `inst_id` is that of its faces."""
     plan: FloorPlan
     walkable: WalkGrid
     room_kinds: tuple[str, ...]
     class_names: tuple[str, ...] = CLASSES
-    """By sem id."""
+    """Class names by sem id."""
 
 
 def make_scene(config: SceneConfig) -> Scene:

@@ -1,7 +1,7 @@
-"""Recording: what a robot that walked through a scene would have kept: its way, sparse points and detected boxes.
+"""Recording: the data of a simulated walk through a scene: its path, sparse points and detected boxes.
 
-Points lie where a tracker finds them, at edges of depth and shape, and are off along their ray. Detections are of
-what was visible, missed now and then, never quite in place, and do not know which object they are of.
+Points lie where a tracker finds them, at edges of depth and shape, with noise along their rays. Detections show visible
+objects. Some are missed, all are inexact, and none knows its object.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ class SensingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     far_m: float = 20.0
     points_per_frame: int = 900
     flat_weight: float = 0.03
-    """How likely a point lies on a plain surface, against 1 at an edge."""
+    """Weight of a point on a plain surface; a point at an edge has weight 1."""
     inv_dist_sigma: float = 0.004
-    """Of the noise of inverse distance, 1/m: the middle value, points differ by about a third."""
+    """Median noise of the inverse distance, 1/m; the noise of single points differs by about a third."""
     least_pixels: int = 40
-    """What shows fewer in every frame is never detected."""
+    """An object with fewer pixels in every frame is never detected."""
     miss_rate: float = 0.08
-    """The share of plainly visible objects that is missed; hidden ones are missed more often."""
+    """Share of clearly visible objects that are missed; hidden objects are missed more often."""
     centre_sigma_m: float = 0.04
-    """Of a detected centre along each axis; twice as much for objects that were hardly seen."""
+    """Noise of a detected centre along each axis; twice as much for objects that were hardly seen."""
     extent_sigma: float = 0.07
-    """Of a detected side, as a share of it."""
+    """Relative noise of a detected side."""
     yaw_sigma_deg: float = 4.0
     confidence_sigma: float = 0.06
     confusion_rate: float = 0.03
-    """The share of detections of the wrong class."""
+    """Share of detections with a wrong class."""
     false_positives: float = 0.4
-    """Boxes around nothing, on average per recording."""
+    """Mean number of boxes without an object per recording."""
 
     def __post_init__(self) -> None:
         expect(self, "image_px", 16 <= self.image_px <= 2048, "16 to 2048")
@@ -84,7 +84,7 @@ class Semidense:
     points: NDArray[np.float32]
     """[P, 3]"""
     frame: NDArray[np.int32]
-    """The frame each was seen in."""
+    """The frame in which each point was seen."""
     inv_dist_std: NDArray[np.float32]
     """1/m"""
     dist_std: NDArray[np.float32]
@@ -103,7 +103,7 @@ class Recording:
     dist_std: NDArray[np.float32]
     detections: Boxes
     continuation: NDArray[np.float32]
-    """[K, 12]: where the walk went after the root. Not for the actor."""
+    """[K, 12]: poses of the walk after the root. The actor does not get them."""
     continuation_t_ns: NDArray[np.int64]
 
 
@@ -115,7 +115,7 @@ def record(
     walk: WalkConfig | None = None,
     sensing: SensingConfig | None = None,
 ) -> Recording:
-    """One walk through a scene. `geometry` is the scene's mesh made ready for rays."""
+    """Records one walk through a scene. `geometry` is the scene's mesh prepared for rays."""
     config = sensing or SensingConfig()
     walking, looking, detecting = rng.spawn(3)
     taken: Walk = take_walk(scene.walkable, walk or WalkConfig(), walking)
@@ -149,14 +149,14 @@ def semidense_points(
     config: SensingConfig,
     rng: Rng,
 ) -> Semidense:
-    """Pixels drawn without repetition, edges first, each moved along its ray by noise of its inverse distance.
+    """Draws pixels without repetition, edges preferred, and moves each along its ray by inverse-distance noise.
 
-    `depth` is [F, H, W], `normals` [F, H, W, 3]. A frame that hits less than asked for gives what it has.
+    `depth` is [F, H, W], `normals` [F, H, W, 3]. A frame with fewer hits than requested gives all its hits.
     """
     frames = len(depth)
     flat = depth.reshape(frames, -1)
     weight = np.where(edges(depth, normals), 1.0, config.flat_weight).reshape(frames, -1)
-    # the smallest of exponential times with these rates: a draw by weight, without repetition
+    # the smallest of exponential times with these rates are a weighted draw without repetition
     time = np.where(flat > 0, rng.exponential(size=flat.shape) / weight, np.inf)
     count = min(config.points_per_frame, flat.shape[1])
     first = np.sort(np.argpartition(time, count - 1, axis=1)[:, :count], axis=1)
@@ -167,7 +167,7 @@ def semidense_points(
     distance = flat[frame, pixel] * length
     sigma = config.inv_dist_sigma * np.exp(rng.normal(0, 0.3, len(frame)))
     inverse = 1 / distance + sigma * rng.normal(size=len(frame))
-    # noise that would put a point at infinity or behind the camera leaves it at the far end
+    # a point that noise would move to infinity or behind the camera stays at the far distance
     moved = 1 / np.maximum(inverse, 1 / config.far_m)
     points = centres(poses)[frame] + ray / length[:, None] * moved[:, None]
     return Semidense(
@@ -179,7 +179,7 @@ def semidense_points(
 
 
 def edges(depth: NDArray[np.float32], normals: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """[F, H, W]: pixels whose right or lower neighbour is much nearer or farther, or faces another way."""
+    """[F, H, W]: pixels whose right or lower neighbour has another depth or another normal."""
     found = np.zeros(depth.shape, bool)
     for axis in (1, 2):
         here = [slice(None)] * 3
@@ -193,7 +193,7 @@ def edges(depth: NDArray[np.float32], normals: NDArray[np.float32]) -> NDArray[n
 
 
 def _normals(geometry: SceneGeometry, face: NDArray[np.int32]) -> NDArray[np.float32]:
-    """[F, H, W, 3]; where nothing was hit, any: depth tells those apart."""
+    """[F, H, W, 3]: normals; arbitrary where nothing was hit, which the depth shows."""
     return np.asarray(geometry.mesh.normals[np.maximum(face, 0)])
 
 
@@ -209,7 +209,7 @@ def detections_of(
     config: SensingConfig,
     rng: Rng,
 ) -> Boxes:
-    """Boxes of what the frames show, in no particular order. `quality` is how visible each object was."""
+    """Detected boxes of objects in the frames, in random order. `quality` is the visibility of each object."""
     count = len(scene.boxes)
     draw, wrong = rng.random(count), rng.random(count) < config.confusion_rate
     chance = (1 - config.miss_rate) * (1 - np.exp(-quality / 0.12))
@@ -227,7 +227,7 @@ def visibility(
     camera: Camera,
     least_pixels: int,
 ) -> Array:
-    """[objects]: 0 for what was not seen, near 1 for what was seen whole and large in some frame."""
+    """[objects]: 0 for an object that was not seen, near 1 for one that some frame shows whole and large."""
     count = len(scene.boxes)
     best = np.zeros(count)
     row_of = np.full(int(max(scene.mesh.inst_id.max(), -1)) + 2, -1)
@@ -237,7 +237,7 @@ def visibility(
         rows = row_of[instance[frame]]
         pixels = np.bincount(rows[rows >= 0], minlength=count)
         room = scene.boxes.projected_areas(pose, camera)
-        # a box is larger in the image than what it holds, so half of it filled is all of it seen
+        # a box is larger in the image than its object: if half of it is filled, the object is fully visible
         share = np.minimum(1, 2 * pixels / np.maximum(room, 1))
         size = 1 - np.exp(-pixels / (0.004 * camera.width * camera.height))
         best = np.maximum(best, np.where(pixels >= least_pixels, share * size, 0))
@@ -252,7 +252,7 @@ def _jittered(
     config: SensingConfig,
     rng: Rng,
 ) -> Boxes:
-    """Every object as it might be detected: off in place, size, turn, and sometimes in class."""
+    """Every object with noise in place, size and rotation, and sometimes with a wrong class."""
     count = len(truth)
     spread = (2 - quality)[:, None]
     off = rng.normal(size=(count, 3)) * config.centre_sigma_m * spread
@@ -282,7 +282,7 @@ def _false_positives(
     config: SensingConfig,
     rng: Rng,
 ) -> Boxes:
-    """Boxes around surface that was seen but is no object of that class, and hardly believed in."""
+    """Boxes with low confidence around seen surface that is no object of that class."""
     names = scene.class_names
     wanted = int(rng.poisson(config.false_positives))
     frame = rng.integers(len(depth), size=wanted)

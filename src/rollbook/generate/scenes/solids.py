@@ -1,7 +1,7 @@
-"""Solid: a triangulated shape, and the shapes furniture is made of. Nothing is longer than the edge asked for.
+"""Solid: a triangulated shape, and the basic shapes of furniture. No edge is longer than the given limit.
 
-Shapes are cut into cells whose diagonal is at most the edge, so that every triangle keeps to it. Normals point out.
-The counts decide which vertices a face has, so that pattern is made once per count and kept.
+Shapes are cut into cells whose diagonal is at most `edge`. Normals point outwards. The vertex pattern of the faces
+depends only on the numbers of cells, so it is computed once per combination and cached.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 Faces = NDArray[np.int32]
 
 _FEWEST_SEGMENTS = 16
-"""Of a circle, however small it is. Always a multiple of four, so that its width does not depend on their number."""
+"""Fewest segments of a circle. The number is always a multiple of four, so that the circle keeps its full width."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,11 +33,11 @@ class Solid:
         return Solid(self.vertices + np.asarray(offset, np.float64), self.faces)
 
     def turned(self, yaw: float) -> Solid:
-        """About +Z."""
+        """Rotated about +Z."""
         return Solid(self.vertices @ about_z(yaw).T, self.faces)
 
     def laid(self, axis: int) -> Solid:
-        """What stood along z lies along x (axis 0) or y (axis 1)."""
+        """Rotated so that its z axis lies along x (axis 0) or y (axis 1)."""
         order = ((2, 0, 1), (1, 2, 0))[axis]
         return Solid(self.vertices[:, order], self.faces)
 
@@ -48,7 +48,7 @@ class Solid:
 
 
 def joined(solids: Sequence[Solid]) -> Solid:
-    """All of them as one, in their order."""
+    """One solid of all solids, in their order."""
     starts = np.cumsum([0, *(len(each.vertices) for each in solids)])
     return Solid(
         np.concatenate([each.vertices for each in solids]),
@@ -59,25 +59,25 @@ def joined(solids: Sequence[Solid]) -> Solid:
 
 
 def about_z(yaw: float) -> Array:
-    """The rotation [3, 3]."""
+    """Rotation [3, 3] about +Z."""
     c, s = math.cos(yaw), math.sin(yaw)
     return np.array([[c, -s, 0], [s, c, 0], [0, 0, 1.0]])
 
 
 def cells_along(length: float, edge: float) -> int:
-    """How many equal cells a length is cut into, so that the diagonal of a square one is within the edge."""
+    """Number of equal cells of a length, so that the diagonal of a square cell is at most `edge`."""
     return max(1, math.ceil(length * math.sqrt(2) / edge - 1e-9))
 
 
 def cut_lines(stops: ArrayLike, edge: float) -> Array:
-    """The stops in order, each once, and as many lines between them as the edge asks for."""
+    """The sorted stops, with as many lines between them as `edge` requires."""
     given = np.unique(np.asarray(stops, np.float64))
     parts = [_even(low, high, edge)[:-1] for low, high in itertools.pairwise(given.tolist())]
     return np.concatenate([*parts, given[-1:]])
 
 
 def _even(low: float, high: float, edge: float) -> Array:
-    """The lines of equal cells from one end to the other."""
+    """The lines of equal cells from `low` to `high`."""
     count = cells_along(high - low, edge)
     lines = low + (high - low) * (np.arange(count + 1) / count)
     lines[-1] = high
@@ -85,13 +85,13 @@ def _even(low: float, high: float, edge: float) -> Array:
 
 
 def box(low: Sequence[float], high: Sequence[float], edge: float) -> Solid:
-    """Between two corners."""
+    """A box between two corners."""
     lines = [_even(low[k], high[k], edge) for k in range(3)]
     return _box_of(lines[0], lines[1], lines[2])
 
 
 def rounded_box(low: Sequence[float], high: Sequence[float], radius: float, edge: float) -> Solid:
-    """A box with round edges and corners: cushions, mattresses, basins."""
+    """A box with round edges and corners, for cushions, mattresses and basins."""
     size = [high[k] - low[k] for k in range(3)]
     round_m = min(radius, *(side / 2 for side in size))
     rings = max(2, math.ceil(round_m * math.pi / 2 / edge * math.sqrt(2)))
@@ -100,13 +100,13 @@ def rounded_box(low: Sequence[float], high: Sequence[float], radius: float, edge
     cube = _box_of(lines[0], lines[1], lines[2])
     core = np.clip(cube.vertices, np.add(low, round_m), np.subtract(high, round_m))
     out = cube.vertices - core
-    # the largest of the three offsets is the radius everywhere on a box, so no length is 0
+    # on the surface of a box the largest of the three offsets is the radius, so no length is 0
     unit = out / np.linalg.norm(out, axis=1, keepdims=True)
     return Solid(core + unit * round_m, cube.faces)
 
 
 def revolve(profile: Sequence[tuple[float, float]], edge: float) -> Solid:
-    """A line of (radius, height) points turned about z. From bottom to top along the outside, normals point out."""
+    """A profile of (radius, height) points turned about z, from bottom to top along the outside."""
     points = np.asarray(profile, np.float64)
     segments = _segments(float(points[:, 0].max()), edge)
     line = [points[:1]]
@@ -120,7 +120,7 @@ def revolve(profile: Sequence[tuple[float, float]], edge: float) -> Solid:
     vertices[..., 1] = rings[:, :1] * np.sin(angle)
     vertices[..., 2] = rings[:, 1:]
     faces = _grid(len(rings), segments, False, True)
-    # a ring of radius 0 is one point: what has two corners there is no triangle
+    # a ring of radius 0 is one point: drop triangles with two corners there
     at_pole = np.repeat(rings[:, 0] <= 0, segments)
     corner = np.where(
         at_pole, np.arange(len(at_pole)) // segments * segments, np.arange(len(at_pole))
@@ -131,23 +131,23 @@ def revolve(profile: Sequence[tuple[float, float]], edge: float) -> Solid:
 
 
 def cylinder(radius: float, low: float, high: float, edge: float) -> Solid:
-    """Closed, standing on z = low."""
+    """A closed cylinder from z = low to z = high."""
     return revolve([(0, low), (radius, low), (radius, high), (0, high)], edge)
 
 
 def sphere(radius: float, edge: float) -> Solid:
-    """About the origin."""
+    """A sphere about the origin."""
     return revolve(_arc(radius, 0.0, -90, 90, edge), edge)
 
 
 def capsule(radius: float, length: float, edge: float) -> Solid:
-    """Standing on z = 0, `length` from end to end."""
+    """A capsule that stands on z = 0, `length` from end to end."""
     top = length - radius
     return revolve([*_arc(radius, radius, -90, 0, edge), *_arc(radius, top, 0, 90, edge)], edge)
 
 
 def torus(radius: float, thickness: float, edge: float) -> Solid:
-    """About the origin, lying flat; `thickness` is the radius of the tube."""
+    """A flat torus about the origin; `thickness` is the radius of the tube."""
     around, across = _segments(radius + thickness, edge), _segments(thickness, edge, 8)
     turn = np.arange(around) * (2 * math.pi / around)
     tube = np.arange(across) * (2 * math.pi / across)
@@ -161,10 +161,10 @@ def torus(radius: float, thickness: float, edge: float) -> Solid:
 def lattice_surface(
     lines: Sequence[Array], masks: Sequence[NDArray[np.int8]]
 ) -> tuple[Solid, NDArray[np.intp]]:
-    """The faces of a lattice of boxes that are wanted, and for each triangle its place in the flat masks.
+    """The selected faces of a lattice of boxes, and for each triangle its index in the flattened masks.
 
-    `masks[k]` has a value for every cell face across axis k, lines of k included: 1 if its normal is along +k,
-    -1 if against it, 0 for none. The places count on from one axis to the next.
+    `masks[k]` has a value for every cell face across axis k: 1 for a normal along +k, -1 for a normal along -k, 0 for
+    no face. The index continues from one axis to the next.
     """
     shape = tuple(len(each) for each in lines)
     corners, places, before = [], [], 0
@@ -186,14 +186,14 @@ def lattice_surface(
 
 
 def _segments(radius: float, edge: float, fewest: int = _FEWEST_SEGMENTS) -> int:
-    """How many a circle is cut into."""
+    """Number of segments of a circle."""
     return 4 * math.ceil(max(fewest, cells_along(2 * math.pi * radius, edge)) / 4)
 
 
 def _arc(
     radius: float, centre_z: float, start_deg: float, end_deg: float, edge: float
 ) -> list[tuple[float, float]]:
-    """Points of a circle's profile over whole quarters, at its poles exactly on the axis."""
+    """Profile points of whole quarters of a circle. Its poles lie exactly on the axis."""
     span = math.radians(end_deg - start_deg)
     count = _segments(radius, edge) * round(end_deg - start_deg) // 360
     angles = np.radians(start_deg) + span * np.arange(count + 1) / count
@@ -208,7 +208,7 @@ def _box_of(x: Array, y: Array, z: Array) -> Solid:
 
 @lru_cache(maxsize=4096)
 def _box_pattern(nx: int, ny: int, nz: int) -> tuple[NDArray[np.intp], Faces]:
-    """Which line of each axis every vertex lies on, [3, V], and the faces: six sides, normals out."""
+    """[3, V]: the line of each axis on which every vertex lies, and the faces of the six sides."""
     counts, index, faces, before = (nx, ny, nz), [], [], 0
     for axis in range(3):
         u, v = (axis + 1) % 3, (axis + 2) % 3
@@ -225,7 +225,7 @@ def _box_pattern(nx: int, ny: int, nz: int) -> tuple[NDArray[np.intp], Faces]:
 
 @lru_cache(maxsize=1024)
 def _grid(rows: int, columns: int, wrap_rows: bool, wrap_columns: bool) -> Faces:
-    """Two triangles per cell of a grid of vertices, row by row. Wrapped, the last line meets the first."""
+    """Two triangles per cell of a vertex grid, row by row. If wrapped, the last line joins the first."""
     r = np.arange(rows if wrap_rows else rows - 1)[:, None]
     c = np.arange(columns if wrap_columns else columns - 1)
     below, above = r * columns, (r + 1) % rows * columns

@@ -1,8 +1,8 @@
-"""The structure of a flat: walls, floor, ceiling, reveals, door leaves and window bars, and what each face is.
+"""The structure of a flat: walls, floor, ceiling, reveals, door leaves and window bars, with the class of each face.
 
-The flat is a lattice of boxes, solid or open. Rooms, doorways and windows are painted into it, and its surface is
-wherever an open box meets a solid one: reveals, lintels and thresholds come of themselves, and nothing is open that
-was not painted open. There is no outer skin, since nobody sees it.
+The flat is a lattice of solid and open boxes. Rooms, doorways and windows are painted into it as open. The surface is
+where an open box meets a solid one, so reveals, lintels and thresholds need no extra code. Outer walls have no outside
+face, because no camera sees it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from rollbook.generate.scenes.floor_plan import DOOR_HEIGHT_M, FloorPlan, Openin
 from rollbook.generate.scenes.solids import Array, Solid, box, cut_lines, joined, lattice_surface
 
 STRUCTURE = ("wall", "floor", "ceiling", "door", "door_frame", "window_frame")
-"""Classes of what is no object; their places here are their sem ids."""
+"""Classes of the structure; the position of a class is its sem id."""
 WALL, FLOOR, CEILING, DOOR, DOOR_FRAME, WINDOW_FRAME = range(len(STRUCTURE))
 
 _SOLID, _PANEL, _OUTSIDE, _ROOM, _DOORWAY, _WINDOW = range(6)
-"""What a box of the lattice is. From `_ROOM` on it is open; a panel is a door that stays shut."""
+"""Kinds of lattice boxes. From `_ROOM` on they are open; a panel is a shut door."""
 
 
 def structure_of(plan: FloorPlan, edge: float) -> tuple[Solid, NDArray[np.int32]]:
-    """Everything that is no object, and the class of each face."""
+    """Everything except objects, and the class of each face."""
     shell, classes = _shell(plan, edge)
     leaves = [_leaf(row, edge) for row in plan.leaves()]
     bars = [bar for window in plan.windows for bar in _bars(window, edge)]
@@ -39,7 +39,7 @@ def _shell(plan: FloorPlan, edge: float) -> tuple[Solid, NDArray[np.int32]]:
     space = _painted(plan, lines)
     masks, classes = [], []
     for axis in range(3):
-        # under the floor and over the ceiling is solid; the sides end in the open
+        # below the floor and above the ceiling is solid; beyond the sides is outside
         beyond = _SOLID if axis == 2 else _OUTSIDE
         width = [(1, 1) if k == axis else (0, 0) for k in range(3)]
         padded = np.pad(space, width, constant_values=beyond)
@@ -54,7 +54,7 @@ def _shell(plan: FloorPlan, edge: float) -> tuple[Solid, NDArray[np.int32]]:
 
 
 def _painted(plan: FloorPlan, lines: tuple[Array, ...]) -> NDArray[np.int8]:
-    """What each box of the lattice is."""
+    """The kind of each box of the lattice."""
     space = np.full([len(each) - 1 for each in lines], _SOLID, np.int8)
     for room in plan.rooms:
         for part in room.parts:
@@ -72,7 +72,7 @@ def _painted(plan: FloorPlan, lines: tuple[Array, ...]) -> NDArray[np.int8]:
 def _classes(
     open_kind: NDArray[np.int8], solid_kind: NDArray[np.int8], axis: int, up: NDArray[np.bool_]
 ) -> NDArray[np.int8]:
-    """The class of each cell face across one axis, by what it belongs to."""
+    """The class of each cell face across one axis, by the two boxes that it separates."""
     level = np.where(up, FLOOR, CEILING) if axis == 2 else np.full(up.shape, WALL)
     frame = np.where(up & (axis == 2), FLOOR, DOOR_FRAME)
     found = np.select(
@@ -90,7 +90,7 @@ def _leaf(row: Array, edge: float) -> Solid:
 
 
 def _bars(window: Opening, edge: float) -> list[Solid]:
-    """A frame in the middle of the wall's depth, and one upright between the panes."""
+    """A frame in the middle of the wall's depth, and one vertical bar between the panes."""
     across, wide, deep = 1 - window.axis, 0.06, 0.05
     middle = float(window.centre[window.axis])
     start, end = window.rect[across], window.rect[across + 2]

@@ -1,7 +1,7 @@
-"""Walk: a stroll through a flat with a camera at head height, and the free floor it keeps to.
+"""Walk: a path through a flat with a camera at head height. WalkGrid: the free floor.
 
-The floor is a grid that knows how far every cell is from the nearest wall or furniture, so one grid serves bodies of
-any width. Ways are shortest paths that would rather keep away from walls, pulled straight where there is room.
+The grid stores the distance of every cell to the nearest wall or furniture, so one grid serves bodies of any width.
+Paths are shortest paths that prefer a distance from walls. They are then straightened where there is space.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from rollbook.generate.raycast.compiled import compiled
 Array = NDArray[np.float64]
 
 _COMFORT_M = 0.5
-"""Nearer to a wall than this, a way costs more."""
+"""Cells closer to a wall than this cost more."""
 _SMALLEST_FLOOR_M2 = 0.25
 _MOST_FRAMES = 10_000
 
 
 class WalkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     frames: int = 24
-    """Of the recorded prefix; the last one is the root of rollouts."""
+    """Frames up to the root of rollouts, which is the last of them."""
     continuation_frames: int = 8
-    """Recorded after the root."""
+    """Frames recorded after the root."""
     step_m: float = 0.12
-    """Between two frames, along the way."""
+    """Distance between two frames along the path."""
     body_radius_m: float = 0.25
     head_height_m: tuple[float, float] = (1.45, 1.7)
-    """One height per walk, from this range."""
+    """Range from which one height is drawn per walk."""
     speed_mps: tuple[float, float] = (0.7, 1.1)
-    """One speed per walk, from this range; it varies a little on the way."""
+    """Range from which one speed is drawn per walk; it varies slightly during the walk."""
     pitch_deg: float = -14.0
     scan_deg: float = 22.0
-    """How far the head turns to either side of the way it goes."""
+    """Greatest turn of the head to either side of the path."""
 
     def __post_init__(self) -> None:
         expect(self, "frames", 2 <= self.frames <= _MOST_FRAMES, f"2 to {_MOST_FRAMES}")
@@ -68,23 +68,20 @@ class Walk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WalkGrid:
-    """Seen from above; cell (i, j) is centred at ((i + 0.5) * cell_m, (j + 0.5) * cell_m)."""
+    """The floor as a grid. Cell (i, j) is centred at ((i + 0.5) * cell_m, (j + 0.5) * cell_m)."""
 
     cell_m: float
     clearance: Array
-    """[nx, ny]: metres from the cell's centre to the nearest obstacle, 0 in one."""
+    """[nx, ny]: metres from the cell's centre to the nearest obstacle; 0 inside one."""
 
     @classmethod
     def over(cls, size: tuple[float, float], solid: ArrayLike, cell_m: float = 0.1) -> WalkGrid:
-        """The floor from (0, 0) to `size`, less the rectangles [n, 4] that are wall."""
+        """The floor from (0, 0) to `size` without the rectangles [n, 4] of the walls."""
         shape = [max(1, math.ceil(side / cell_m - 1e-9)) for side in size]
-        rect = np.asarray(solid, np.float64).reshape(-1, 4)
-        middle, half = (rect[:, :2] + rect[:, 2:]) / 2, (rect[:, 2:] - rect[:, :2]) / 2
-        empty = cls(cell_m, np.full(shape, np.inf))
-        return empty.without(np.column_stack([middle, half, np.zeros(len(rect))]))
+        return cls(cell_m, np.full(shape, np.inf)).without(footprints(solid))
 
     def without(self, footprints: ArrayLike) -> WalkGrid:
-        """Less footprints [n, 5]: centre, half sides, yaw."""
+        """The grid without these footprints [n, 5]: centre, half sides, yaw."""
         found = self.clearance
         x, y = ((np.arange(side) + 0.5) * self.cell_m for side in found.shape)
         for cx, cy, half_x, half_y, yaw in (
@@ -98,7 +95,7 @@ class WalkGrid:
         return WalkGrid(self.cell_m, found)
 
     def clearance_at(self, points: ArrayLike) -> Array:
-        """[...] of points [..., 2 or more], between the cells' centres; 0 off the grid."""
+        """[...]: clearance at points [..., 2 or more], interpolated between cell centres; 0 outside the grid."""
         place = np.asarray(points, np.float64)[..., :2] / self.cell_m - 0.5
         last = np.array(self.clearance.shape) - 1
         inside = np.asarray(((place >= -0.5) & (place <= last + 0.5)).all(axis=-1))
@@ -120,11 +117,11 @@ class WalkGrid:
         return i, j
 
     def costs_from(self, cell: tuple[int, int], body_radius_m: float) -> Array:
-        """[nx, ny]: of the best way from a cell to every other, about its metres; inf where there is none."""
+        """[nx, ny]: cost of the best path from a cell to every other, roughly in metres; inf if there is none."""
         return _travel_costs(self._prices(body_radius_m), *cell)
 
     def floor(self, body_radius_m: float) -> NDArray[np.bool_]:
-        """The largest piece of connected free floor: cells where a body of this width can stand."""
+        """The largest connected area of cells in which a body of this radius can stand."""
         left = self.clearance >= body_radius_m
         best = np.zeros_like(left)
         while np.count_nonzero(left) > np.count_nonzero(best):
@@ -136,19 +133,26 @@ class WalkGrid:
         return best
 
     def way(self, costs: Array, goal: tuple[int, int]) -> Array:
-        """[n, 2]: cell centres from where the costs start to the goal."""
+        """[n, 2]: cell centres from the start of the costs to the goal."""
         cells = _descent(costs, *goal)[::-1]
         return np.asarray((cells + 0.5) * self.cell_m)
 
     def _prices(self, body_radius_m: float) -> Array:
-        """Metres a cell counts for; inf where the body does not fit."""
+        """Cost of each cell in metres; inf if the body does not fit."""
         crowding = np.maximum(0, 1 - self.clearance / _COMFORT_M)
         price = self.cell_m * (1 + 2 * crowding)
         return np.where(self.clearance >= body_radius_m, price, np.inf)
 
 
+def footprints(rects: ArrayLike) -> Array:
+    """[n, 5]: footprints of axis-aligned rectangles [n, 4]."""
+    rect = np.asarray(rects, np.float64).reshape(-1, 4)
+    middle, half = (rect[:, :2] + rect[:, 2:]) / 2, (rect[:, 2:] - rect[:, :2]) / 2
+    return np.column_stack([middle, half, np.zeros(len(rect))])
+
+
 def take_walk(grid: WalkGrid, config: WalkConfig, rng: np.random.Generator) -> Walk:
-    """Between far points of the free floor, going on to another when the way is too short."""
+    """A walk between distant points of the free floor, continued to further points until it is long enough."""
     count = config.frames + config.continuation_frames
     path = _resampled(_way(grid, config, count, rng), config.step_m)
     first = int(rng.integers(len(path) - count + 1))
@@ -162,7 +166,7 @@ def take_walk(grid: WalkGrid, config: WalkConfig, rng: np.random.Generator) -> W
 
 
 def _way(grid: WalkGrid, config: WalkConfig, count: int, rng: np.random.Generator) -> Array:
-    """Corners of a way that is long enough for all frames."""
+    """Points of a path that is long enough for all frames."""
     free = np.argwhere(grid.floor(config.body_radius_m))
     if len(free) * grid.cell_m**2 < _SMALLEST_FLOOR_M2:
         message = (
@@ -187,7 +191,7 @@ def _way(grid: WalkGrid, config: WalkConfig, count: int, rng: np.random.Generato
 
 
 def _pulled(path: Array, grid: WalkGrid, config: WalkConfig) -> Array:
-    """Straighter between its ends: points move to the middle of their neighbours, if that is free floor."""
+    """The path straightened between its ends: points move towards the middle of their neighbours on free floor."""
     placed = path.copy()
     for _ in range(40):
         moved = placed[1:-1] + 0.5 * ((placed[:-2] + placed[2:]) / 2 - placed[1:-1])
@@ -204,7 +208,7 @@ def _resampled(path: Array, step_m: float) -> Array:
 
 
 def _head(path: Array, config: WalkConfig, rng: np.random.Generator) -> Array:
-    """Camera poses [n, 12] over a path: looking where it goes, and slowly from side to side."""
+    """Camera poses [n, 12] along a path: they look ahead and slowly turn from side to side."""
     along = np.diff(path, axis=0)
     heading = np.unwrap(np.arctan2(along[:, 1], along[:, 0]))
     window = 9
@@ -224,7 +228,7 @@ def _head(path: Array, config: WalkConfig, rng: np.random.Generator) -> Array:
 
 @compiled
 def _travel_costs(prices: Array, i0: int, j0: int) -> Array:
-    """Least cost from one cell over steps to eight neighbours: sweeps in four directions until nothing changes."""
+    """Least costs from one cell, with steps to eight neighbours, by sweeps in four directions until no change."""
     nx, ny = prices.shape
     costs = np.full((nx, ny), np.inf)
     if not np.isfinite(prices[i0, j0]):
@@ -258,7 +262,7 @@ def _travel_costs(prices: Array, i0: int, j0: int) -> Array:
 
 @compiled
 def _descent(costs: Array, i: int, j: int) -> NDArray[np.int64]:
-    """Cells from (i, j) down to where the cost is 0, each the cheapest neighbour of the one before."""
+    """Cells from (i, j) to the cell of cost 0; each is the cheapest neighbour of the previous one."""
     nx, ny = costs.shape
     cells = np.empty((nx * ny, 2), np.int64)
     count = 0

@@ -1,4 +1,4 @@
-"""The checks of a source store: each yields what it finds, and is content to find nothing to look at."""
+"""The checks of a source store. Each yields violations, and skips data that another check reports as missing."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ _SHOWN_ROWS = 5
 _THREADS = 4
 
 
-class LookedAt:
-    """A store under validation. A document that cannot be read counts as empty, after it was reported."""
+class CheckedStore:
+    """A store under validation. An unreadable document is reported and then counts as empty."""
 
     def __init__(
         self, folder: Path, manifest: SourceManifest, deep: bool, progress: Progress
@@ -67,7 +67,7 @@ class LookedAt:
         self.deep = deep
         self.progress = progress
         self.reported: list[Violation] = []
-        """What was wrong with the documents."""
+        """Violations of the documents."""
         self.splits = self._read(
             SPLITS_FILE, lambda data: decoded(Splits, data, folder, SPLITS_FILE)
         )
@@ -99,7 +99,7 @@ class LookedAt:
 
     @cached_property
     def expected(self) -> dict[str, Column]:
-        """Every array there has to be."""
+        """Every array that the store must have."""
         found: dict[str, Column] = {}
         for shard in self.manifest.shards:
             for table in TABLES:
@@ -115,8 +115,8 @@ Found = Iterator[Violation]
 # ------------------------------------------------------------------------------------------ files
 
 
-def check_files(store: LookedAt) -> Found:
-    """The arrays there have to be, and no other file: what actor/ may hold is known by name."""
+def check_files(store: CheckedStore) -> Found:
+    """All required arrays must exist, and no other file. The names of all files under actor/ are known."""
     known = {*store.expected, *SEALED_FILES, MANIFEST_FILE}
     for path in sorted(store.expected):
         if path not in store.arrays:
@@ -138,7 +138,7 @@ def check_files(store: LookedAt) -> Found:
 
 
 def _files_below(folder: Path) -> list[tuple[str, bool]]:
-    """Every file and linked folder, and whether it is a link."""
+    """Every file and every linked folder, and whether it is a link."""
     found: list[tuple[str, bool]] = []
     for place, folders, names in os.walk(folder):
         linked = [name for name in folders if os.path.islink(os.path.join(place, name))]
@@ -148,13 +148,13 @@ def _files_below(folder: Path) -> list[tuple[str, bool]]:
     return sorted(found)
 
 
-def check_arrays(store: LookedAt) -> Found:
-    """Type and shape of every array; deep: its values."""
+def check_arrays(store: CheckedStore) -> Found:
+    """Checks type and shape of every array, and with `deep` its values."""
     sound: list[ArrayEntry] = []
     for path, column in sorted(store.expected.items()):
         entry = store.arrays.get(path)
         if entry is None or not (store.folder / path).is_file():
-            continue  # reported with the files
+            continue  # check_files reports it
         try:
             values = open_array(store.folder, path, column)
         except StorageError as error:
@@ -170,7 +170,7 @@ def check_arrays(store: LookedAt) -> Found:
         yield from _checksum_violations(store, sound)
 
 
-def _checksum_violations(store: LookedAt, entries: list[ArrayEntry]) -> Found:
+def _checksum_violations(store: CheckedStore, entries: list[ArrayEntry]) -> Found:
     def computed(entry: ArrayEntry) -> str:
         return array_sha256(open_array(store.folder, entry.path, store.expected[entry.path]))
 
@@ -187,8 +187,8 @@ def _checksum_violations(store: LookedAt, entries: list[ArrayEntry]) -> Found:
 # ----------------------------------------------------------------------------------------- splits
 
 
-def check_splits(store: LookedAt) -> Found:
-    """Every scene is in one split, and its rows with it: else a test would be on what was learned from."""
+def check_splits(store: CheckedStore) -> Found:
+    """Every scene is in exactly one split with all its rows. Otherwise tests would use training scenes."""
     splits = store.splits
     if splits is None:
         return
@@ -230,7 +230,7 @@ def check_splits(store: LookedAt) -> Found:
 # ------------------------------------------------------------------------------------------ index
 
 
-def check_index(store: LookedAt) -> Found:
+def check_index(store: CheckedStore) -> Found:
     index, size = store.store.index, store.manifest.rows_per_shard
     keys = [(entry.scene_id, entry.snippet_id) for entry in index]
     facts = {
@@ -273,7 +273,7 @@ def check_index(store: LookedAt) -> Found:
             yield _of_rows(code, wrong, message)
 
 
-def check_counts(store: LookedAt) -> Found:
+def check_counts(store: CheckedStore) -> Found:
     manifest, index = store.manifest, store.store.index
     rows: dict[str, int] = {}
     for entry in index:
@@ -301,7 +301,7 @@ def _short(value: object) -> str:
 # ---------------------------------------------------------------------------------------- content
 
 
-def check_offsets(store: LookedAt) -> Found:
+def check_offsets(store: CheckedStore) -> Found:
     for shard in store.manifest.shards:
         for table in TABLES:
             problem = _offsets_problem(store, table, shard.shard_id, shard.rows)
@@ -310,14 +310,14 @@ def check_offsets(store: LookedAt) -> Found:
                 yield Violation("wrong_offsets", "", f"{path}: {problem}")
 
 
-def _offsets_problem(store: LookedAt, table: Table, shard_id: str, rows: int) -> str | None:
+def _offsets_problem(store: CheckedStore, table: Table, shard_id: str, rows: int) -> str | None:
     try:
         columns = {
             column.name: open_array(store.folder, path, column)
             for path, column in table.paths(shard_id).items()
         }
     except StorageError:
-        return None  # reported with the arrays
+        return None  # check_arrays reports it
     offsets = columns.pop(OFFSETS.name, None)
     if offsets is None:
         offsets = np.arange(rows + 1)
@@ -331,8 +331,8 @@ def _offsets_problem(store: LookedAt, table: Table, shard_id: str, rows: int) ->
     return None
 
 
-def check_rows(store: LookedAt) -> Found:
-    """Poses, times, cameras, points and boxes of every row; deep: its digests."""
+def check_rows(store: CheckedStore) -> Found:
+    """Checks poses, times, cameras, points and boxes of every row, and with `deep` its digests."""
     found: dict[tuple[str, str], list[int]] = {}
     said: dict[tuple[str, str], str] = {}
     total = len(store.store) + (len(store.arrays) if store.deep else 0)
@@ -345,7 +345,7 @@ def check_rows(store: LookedAt) -> Found:
         yield _of_rows(code, rows, said[code, table], table)
 
 
-def _row_problems(store: LookedAt, row: int) -> Iterator[tuple[str, str, str]]:
+def _row_problems(store: CheckedStore, row: int) -> Iterator[tuple[str, str, str]]:
     entry = store.store.index[row]
     try:
         actor = store.store.tables(row, "actor")
@@ -368,8 +368,8 @@ def _row_problems(store: LookedAt, row: int) -> Iterator[tuple[str, str, str]]:
 # ----------------------------------------------------------------------------------------- meshes
 
 
-def check_scenes(store: LookedAt) -> Found:
-    """What is said of every scene; deep: its mesh."""
+def check_scenes(store: CheckedStore) -> Found:
+    """Checks the facts of every scene, and with `deep` its mesh."""
     for scene in store.manifest.scenes:
         facts = store.facts.get(scene.scene_id)
         if facts is None or facts.mesh_sha256 != scene.mesh_sha256:
@@ -379,7 +379,7 @@ def check_scenes(store: LookedAt) -> Found:
             yield from _mesh_violations(store, facts)
 
 
-def _mesh_violations(store: LookedAt, facts: SceneGeometryFacts) -> Found:
+def _mesh_violations(store: CheckedStore, facts: SceneGeometryFacts) -> Found:
     try:
         mesh = store.store.mesh(facts.scene_id)
     except (RollbookError, ValueError) as error:

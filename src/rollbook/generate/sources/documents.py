@@ -1,4 +1,4 @@
-"""The documents of a source store: manifest, index, scenes; each is compared with its digest when it is read."""
+"""The documents of a source store: manifest, index and scenes. Each is compared with its digest when it is read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONTENT_DOMAIN = "rollbook.source_content.v1"
 
 T = TypeVar("T")
 
-# ids become parts of paths: what a store says of itself is not taken on trust
+# ids become parts of paths, so the ids in a store's documents are checked
 Sha256: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 SafeId: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"^{SAFE_ID}\Z")]
 ShardId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^shard-[0-9]{6,12}\Z")]
@@ -27,7 +27,7 @@ Split: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^(train|val|test)\Z")]
 
 
 class SourceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One line of index.jsonl: which row, where it lies, and what its content comes to."""
+    """One line of index.jsonl: a row, its place, and the digests of its content."""
 
     sample_index: int
     sample_key: str
@@ -36,7 +36,7 @@ class SourceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     split: Split
     shard_id: ShardId
     row: int
-    """In its shard."""
+    """Position in its shard."""
     actor_sha256: Sha256
     oracle_sha256: Sha256
     row_sha256: Sha256
@@ -51,7 +51,7 @@ class SceneGeometryFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     faces: int
     bounds: list[list[float]]
     recipe: dict[str, Any] | None
-    """What a procedural scene was made with; None for scenes that were brought."""
+    """Generator and config of a procedural scene; None for an imported scene."""
 
 
 class ShardEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,17 +66,17 @@ class SceneEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     rows: int
     mesh_sha256: Sha256
     notes: dict[str, str]
-    """How the scene came to be, where it matters to who uses it, such as points that were simulated."""
+    """Facts about the origin of the scene that matter to its users, for example simulated points."""
 
 
 class SourceManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """manifest.json. It says nothing about when or where it was written: the same content has the same bytes."""
+    """manifest.json. It holds no time and no path, so equal content gives equal bytes."""
 
     schema_id: str
     schema_version: str
     created_by: str
     kind: str
-    """`procedural` or `import`, or what a caller of the writer says."""
+    """`procedural`, `import`, or another name that the caller of the writer gives."""
     config: dict[str, Any]
     config_sha256: str
     counts: dict[str, int]
@@ -85,7 +85,7 @@ class SourceManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     scenes: list[SceneEntry]
     split_manifest_hash: str
     content_sha256: str
-    """Of keys, splits and row digests in order: the same however the rows are cut into shards."""
+    """Digest of keys, splits and row digests in order. It does not depend on the division into shards."""
     files: dict[str, str]
     """SHA-256 of the bytes of the other documents."""
     manifest_digest: str = ""
@@ -109,7 +109,7 @@ def content_sha256(entries: Iterable[SourceEntry]) -> str:
 
 
 def read_manifest(folder: Path) -> SourceManifest:
-    """Refuses a folder that is no source store, is of another version, or whose manifest was changed."""
+    """Refuses a folder that is not a source store, has another version, or has a changed manifest."""
     if not (folder / MANIFEST_FILE).is_file():
         detail = f"there is no {MANIFEST_FILE} in it" if folder.exists() else "it does not exist"
         raise NotASourceStore(path=str(folder), detail=detail)
@@ -135,7 +135,7 @@ def read_manifest(folder: Path) -> SourceManifest:
 
 
 def sealed_bytes(folder: Path, manifest: SourceManifest, name: str) -> bytes:
-    """A document as the manifest knows it."""
+    """The bytes of a document, compared with the digest in the manifest."""
     data = read_document(folder, name)
     if hashlib.sha256(data).hexdigest() != manifest.files.get(name):
         detail = f"{name} is not the one the store was finished with"

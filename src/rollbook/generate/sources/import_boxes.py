@@ -33,7 +33,7 @@ class ImportedBox(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def load_boxes(path: str | Path) -> list[ImportedBox]:
-    """The boxes of a file as it has them."""
+    """The boxes of a file, unchanged."""
     place = Path(path)
     text = read_text(place, lambda detail: InvalidBoxes(record=place.name, detail=detail))
     try:
@@ -43,7 +43,7 @@ def load_boxes(path: str | Path) -> list[ImportedBox]:
 
 
 def class_table(files: Iterable[Sequence[ImportedBox]]) -> tuple[str, ...]:
-    """Every class name, sorted: its place is its semantic id."""
+    """All class names, sorted; the position of a class is its semantic id."""
     return tuple(sorted({box.class_name for boxes in files for box in boxes}))
 
 
@@ -55,7 +55,7 @@ def placed_boxes(
     up: Up = "z",
     scale: float = 1.0,
 ) -> Boxes:
-    """The same in metres with +Z up. A box that is bent, flat or of an unknown class is refused by its position."""
+    """The boxes in metres with +Z up. Refuses a box without a rigid pose, without volume or of an unknown class."""
     if not given:
         return Boxes.none()
     sem_of = {each: number for number, each in enumerate(classes)}

@@ -1,4 +1,4 @@
-"""What to import and how: scenes with their recordings, as TOML or as options of the command line."""
+"""ImportConfig: the scenes and recordings of an import, from TOML or from options of the command line."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ _RECORDING_FILES = ("trajectory", "device_from_camera", "points", "detections", 
 
 
 class RecordingImport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A trajectory through a scene, and what was recorded on the way."""
+    """A trajectory through a scene, and the data recorded along it."""
 
     trajectory: str
     """TUM text, Aria's closed_loop_trajectory.csv, or JSON matrices."""
     name: str | None = None
-    """Rows are named for it and for their root frame; None for the name of the trajectory's file."""
+    """Part of the row names, with the root frame. None: the name of the trajectory's file."""
     trajectory_format: TrajectoryFormat | None = None
-    """None to tell by content."""
+    """None: detected from the content."""
     device_from_camera: str | None = None
-    """JSON with one 4x4 matrix: where the camera sits on what was tracked. None: the camera was tracked."""
+    """JSON with one 4x4 matrix: the pose of the camera on the tracked device. None: the camera was tracked."""
     frame_rate_hz: float = 10.0
-    """Of files without times."""
+    """Frame rate of files without times."""
     every: Annotated[int, msgspec.Meta(ge=1)] = 1
-    """Keep one frame of so many; device trajectories often have a thousand poses a second."""
+    """Keep every so-many-th frame; device trajectories often have a thousand poses per second."""
     root_frames: tuple[int, ...] = ()
-    """Of the frames kept, those at which rollouts start, one row each. Negative ones count from the end. None: the
-    middle one."""
+    """Kept frames at which rollouts start, one row each. Negative numbers count from the end. Empty: the middle
+    frame."""
     prefix_frames: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """Frames up to a root that the robot remembers; None for all."""
+    """Number of frames up to a root that the robot remembers; None for all."""
     continuation_frames: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    """Frames after a root that are kept for comparison; None for all."""
+    """Number of frames after a root that are kept for comparison; None for all."""
     most_bad_frames: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.02
-    """The share of frames that may lie outside the mesh or in a surface."""
+    """Largest share of frames that may lie outside the mesh or in a surface."""
     points: str | None = None
-    """Aria's semidense_points.csv(.gz), or xyz as CSV, PLY or NPY; None to simulate them from rendered depth."""
+    """Aria's semidense_points.csv(.gz), or xyz as CSV, PLY or NPY; None: simulated from rendered depth."""
     max_inv_dist_std: float = 0.005
-    """1/m. Points that are less certain are left out."""
+    """1/m. Points with a larger uncertainty are left out."""
     max_dist_std: float = 0.05
     """m"""
     detections: str | None = None
     """JSON boxes that the robot detected."""
     camera: str | None = None
-    """JSON pinhole: width, height, fx, fy, cx, cy. None for a plain one:"""
+    """JSON pinhole: width, height, fx, fy, cx, cy. None: a camera of the two settings below."""
     field_of_view_deg: float = 90.0
-    """Across the width."""
+    """Field of view across the width."""
     size_px: tuple[int, int] = (240, 240)
     """Width and height."""
 
@@ -69,21 +69,21 @@ class SceneImport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """GLB, OBJ, STL or PLY."""
     recordings: tuple[RecordingImport, ...]
     scene_id: str | None = None
-    """None for the name of the mesh file."""
+    """None: the name of the mesh file."""
     split: str | None = None
-    """train, val or test; None to draw it by a hash of the id."""
+    """train, val or test; None: drawn by a hash of the id."""
     up: Up = "z"
     """The axis that points up in all files of the scene."""
     mesh_up: Up | None = None
-    """In the mesh alone, where it differs."""
+    """The axis that points up in the mesh, if it differs."""
     scale: float = 1.0
-    """Metres in a unit of all files of the scene."""
+    """Metres per unit in all files of the scene."""
     mesh_scale: float | None = None
-    """In the mesh alone, where it differs."""
+    """Metres per unit in the mesh, if it differs."""
     weld: bool = False
-    """Make vertices of the mesh that lie on each other one."""
+    """Merge vertices of the mesh that have equal coordinates."""
     boxes: str | None = None
-    """JSON boxes that are true."""
+    """JSON ground-truth boxes."""
 
     def __post_init__(self) -> None:
         if not self.scale > 0:
@@ -98,12 +98,12 @@ class ImportConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     scenes: tuple[SceneImport, ...]
     classes: tuple[str, ...] | None = None
-    """Class names by semantic id; None for all that occur, sorted."""
+    """Class names by semantic id; None: all names that occur, sorted."""
     sensing: SensingConfig = SensingConfig()
-    """How points are simulated where there are none."""
+    """Settings for simulated points."""
     splits: SplitConfig = SplitConfig(method=SplitMethod.BY_HASH)
     seed: int = 0
-    """Of simulated points."""
+    """Seed of simulated points."""
     rows_per_shard: int = ROWS_PER_SHARD
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class ImportConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigurationError(message="import.scenes is empty, expected at least one")
 
     def described(self) -> dict[str, Any]:
-        """For the manifest: in the place of every path the name of its file, and what was in it."""
+        """The config for the manifest, with name and digest of every file instead of its path."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         for scene in plain["scenes"]:
             _describe_files(scene, _SCENE_FILES)
@@ -129,7 +129,7 @@ def _describe_files(plain: dict[str, Any], names: tuple[str, ...]) -> None:
 
 
 def load_import_config(path: str | os.PathLike[str]) -> ImportConfig:
-    """From TOML; files are looked for beside it."""
+    """Reads a TOML file. Relative paths count from its folder."""
     place = Path(path)
     refuse = _refusal(str(place))
     try:
@@ -159,7 +159,7 @@ def _beside(config: Any, names: tuple[str, ...], folder: Path) -> Any:
 
 
 def refuse_missing_files(scene: SceneImport) -> None:
-    """Before anything is read: a slip in the last name is no reason to wait for the first mesh."""
+    """Refuses a config with missing files before any file is read."""
     named = [(name, getattr(scene, name)) for name in _SCENE_FILES]
     for recording in scene.recordings:
         named += [(name, getattr(recording, name)) for name in _RECORDING_FILES]
@@ -169,7 +169,7 @@ def refuse_missing_files(scene: SceneImport) -> None:
 
 
 def camera_of(config: RecordingImport, sensing: SensingConfig) -> Camera:
-    """The recording's pinhole, from its file or from field of view and size."""
+    """The recording's pinhole camera, from its file or from field of view and size."""
     if config.camera is None:
         width, height = config.size_px
         focal = Camera.square(max(width, 1), config.field_of_view_deg).fx

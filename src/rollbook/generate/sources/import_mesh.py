@@ -1,4 +1,4 @@
-"""Meshes from files: GLB, OBJ, STL and PLY become one TriangleMesh in metres with +Z up."""
+"""Meshes from files: GLB, OBJ, STL or PLY become one TriangleMesh in metres with +Z up."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _UNITS = {
 }
 
 Y_UP_TO_Z_UP = np.array([[1, 0, 0], [0, 0, -1], [0, 1, 0]], np.float64)
-"""x stays, y becomes z, and z becomes -y: a turn, so that left stays left."""
+"""x stays, y becomes z, and z becomes -y: a rotation, which does not mirror."""
 
 
 def load_mesh(
     path: str | Path, *, up: Up = "z", scale: float = 1.0, weld: bool = False
 ) -> TriangleMesh:
-    """All geometries of a file as one mesh, each where the file places it; polygons are cut into triangles.
+    """All geometries of a file as one mesh, each at its place in the file. Polygons are cut into triangles.
 
-    `up` is the axis that points up in the file, `scale` what one of its units is in metres. `weld` makes vertices
-    that lie on each other one; it changes no surface. Faces keep the `object_id` a PLY file gives them.
+    `up` is the axis that points up in the file, `scale` the metres per unit. `weld` merges vertices with equal
+    coordinates, which changes no surface. Faces keep the `object_id` of a PLY file.
     """
     place = Path(path)
     if place.suffix.lower() not in MESH_SUFFIXES:
@@ -69,7 +69,7 @@ def in_world(points: NDArray[Any], up: Up, scale: float) -> NDArray[np.float64]:
 
 
 def _from_scene(place: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Vertices and faces of all geometries, each under its own transform."""
+    """Vertices and faces of all geometries, each with its own transform."""
     try:
         import trimesh
     except ImportError as error:
@@ -131,7 +131,7 @@ def _from_ply(
 
 
 def _triangulated(corners: Lists) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Fans of triangles in the order of their polygons, and which polygon each belongs to."""
+    """Triangle fans in the order of their polygons, and the polygon of each triangle."""
     counts, values = corners.counts, corners.values.astype(np.int64)
     starts = np.cumsum(counts) - counts
     parts, owners = [], []
@@ -156,7 +156,7 @@ def _welded(
 
 
 def _refuse_implausible(mesh: TriangleMesh, scale: float) -> None:
-    """A room is neither a kilometre nor a millimetre wide: then the file has another unit."""
+    """Refuses a mesh that is far too large or too small for rooms: the file then has another unit."""
     widest = float(np.ptp(mesh.bounds, axis=0).max())
     if _NARROWEST_M <= widest <= _WIDEST_M:
         return

@@ -1,7 +1,7 @@
-"""PLY files: every element with its columns, also where faces have different numbers of corners.
+"""PLY files: every element with its columns, also if faces have different numbers of corners.
 
-Many meshes in the wild mix triangles and quads in binary files, or keep an `object_id` with every face; general
-loaders drop the one or lose track of the other.
+Many scans mix triangles and quads in binary files and store an `object_id` with every face. General loaders fail on the
+first or lose the second (docs/decisions/0016-reading-meshes.md).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class _Property(NamedTuple):
     name: str
     dtype: str
     count_dtype: str | None
-    """Of the number before a list; None for a single value."""
+    """Type of the count before a list; None for a single value."""
 
 
 class Lists(NamedTuple):
-    """One list per entry, behind each other."""
+    """The lists of all entries in one array."""
 
     counts: NDArray[np.int64]
     values: NDArray[Any]
@@ -51,7 +51,7 @@ class PlyElement:
 
 
 def read_ply(path: Path) -> dict[str, PlyElement]:
-    """Every element by its name."""
+    """All elements by name."""
     data = path.read_bytes()
     header, end, body = data.partition(b"end_header")
     if not data.startswith(b"ply") or not end:
@@ -108,7 +108,7 @@ class _Bytes:
         self._gather(element, starts, lengths)
 
     def _dtype(self, element: PlyElement, lengths: tuple[int, ...]) -> np.dtype[Any]:
-        """Of an entry whose lists have these lengths."""
+        """The type of an entry whose lists have these lengths."""
         fields: list[Any] = []
         listed = iter(lengths)
         for each in element.properties:
@@ -120,7 +120,7 @@ class _Bytes:
         return np.dtype(fields)
 
     def _read_even(self, element: PlyElement) -> bool:
-        """The quick way: every list as long as that of the first entry. False where that is not so."""
+        """The fast path, for entries of equal length. Returns False if the lengths differ."""
         lengths = self._lengths_at(element, self._at)[0]
         dtype = self._dtype(element, lengths)
         if self._at + dtype.itemsize * element.rows > len(self._data):
@@ -142,7 +142,7 @@ class _Bytes:
         return True
 
     def _lengths_at(self, element: PlyElement, at: int) -> tuple[tuple[int, ...], int]:
-        """The lengths of the lists of the entry that starts there, and where it ends."""
+        """The list lengths of the entry that starts at `at`, and its end."""
         lengths = []
         for each in element.properties:
             size = np.dtype(each.dtype).itemsize
@@ -171,7 +171,7 @@ class _Bytes:
     def _gather(
         self, element: PlyElement, starts: NDArray[np.int64], lengths: list[tuple[int, ...]]
     ) -> None:
-        """Entries of one shape at a time, put back into their order."""
+        """Reads all entries of one shape at a time, and puts them into their order."""
         raw = np.frombuffer(self._data, np.uint8)
         shapes, shape_of = np.unique(np.array(lengths), axis=0, return_inverse=True)
         listed = [each.name for each in element.properties if each.count_dtype is not None]

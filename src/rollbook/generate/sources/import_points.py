@@ -23,7 +23,7 @@ _ARIA_POINT = ("px_world", "py_world", "pz_world")
 _ARIA_STD = ("inv_dist_std", "dist_std")
 _MOST_VIEWS = 64
 _SURFACE_M = 0.1
-"""How far behind a surface a point may lie and still count as being on it."""
+"""Largest distance behind a surface at which a point still counts as visible."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,10 +31,10 @@ class PointCloud:
     points: NDArray[np.float32]
     """[n, 3]"""
     inv_dist_std: NDArray[np.float32]
-    """NaN where the file does not say, as in `dist_std`."""
+    """NaN if unknown, as in `dist_std`."""
     dist_std: NDArray[np.float32]
     dropped: int
-    """Points that were less certain than was asked for."""
+    """Number of points that were left out because of their uncertainty."""
 
     def __len__(self) -> int:
         return len(self.points)
@@ -53,9 +53,9 @@ def load_points(
     up: Up = "z",
     scale: float = 1.0,
 ) -> PointCloud:
-    """The points of a file in metres with +Z up; those that are less certain than the limits are left out.
+    """The points of a file in metres with +Z up. Points with an uncertainty above the limits are left out.
 
-    Aria's files hold every track, good or bad, so they have to be cut somewhere. Distances scale, so do their limits.
+    Aria's files hold good and bad tracks, so limits are needed. They apply after scaling.
     """
     place = Path(path)
     refuse = _refusal(place)
@@ -128,16 +128,16 @@ def _refusal(place: Path) -> Refuse:
     return lambda detail: InvalidPoints(record=place.name, detail=detail)
 
 
-# -------------------------------------------------------------------------------------- who saw it
+# ------------------------------------------------------------------------------------- visibility
 
 
 def seeing_frames(
     points: NDArray[np.float32], poses: ArrayLike, camera: Camera, geometry: SceneGeometry
 ) -> NDArray[np.int32]:
-    """The nearest frame that sees each point, -1 where none does.
+    """The nearest frame that sees each point; -1 if none does.
 
-    A recording's cloud also holds what was seen after the root, which the robot cannot know yet. Which points
-    those are is found by looking: along the ray to a point no surface may come before it.
+    The point cloud of a recording also holds points seen after the root, which the robot does not know yet. A frame
+    sees a point if no surface lies between the two.
     """
     given = np.asarray(poses, np.float64)
     places = centres(given)

@@ -1,4 +1,4 @@
-"""Sources of one's own: a mesh, recorded trajectories and what there is beside them become rows of a source store."""
+"""Import of user data: meshes, recorded trajectories and optional points and boxes become rows of a source store."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ _MOST_SIMULATED_VIEWS = 48
 
 Progress = Callable[[int, int], None]
 Say = Callable[[str], None]
-"""Takes what was assumed, left out, or will not work."""
+"""Receives a message about an assumption, omitted data, or a consequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
     manifest: SourceManifest
     messages: tuple[str, ...]
-    """What was assumed, left out, or will not work; for people."""
+    """Messages for people about assumptions, omitted data and their consequences."""
 
 
 def import_source_store(
@@ -70,7 +70,7 @@ def import_source_store(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> ImportReport:
-    """Reads, checks and writes. Nothing is written unless all of it holds."""
+    """Imports all scenes into a new store. If anything is invalid, no store is written."""
     for each in config.scenes:
         refuse_missing_files(each)
     messages: list[str] = []
@@ -109,7 +109,7 @@ def _safe_stem(path: str) -> str:
 
 
 class _Scene:
-    """One scene on its way into a store. Small files are read at once, the mesh when it is its turn."""
+    """One scene during an import. Small files are read at once; the mesh is read when the scene is written."""
 
     def __init__(self, config: SceneImport, whole: ImportConfig, say: Say) -> None:
         self.config = config
@@ -160,7 +160,7 @@ class _Scene:
 
 
 class _Recording:
-    """One trajectory through a scene; every root frame of it becomes a row."""
+    """One trajectory through a scene. Every root frame becomes a row."""
 
     def __init__(
         self, scene: _Scene, config: RecordingImport, whole: ImportConfig, say: Say
@@ -229,7 +229,7 @@ class _Recording:
     # ----------------------------------------------------------------------------------- rows
 
     def refuse_lost(self, geometry: SceneGeometry) -> None:
-        """A camera in a wall or outside the flat: then the two files do not fit each other."""
+        """Refuses a trajectory with cameras in walls or outside the mesh: the two files do not match."""
         places = centres(self.trajectory.poses)
         low, high = geometry.bounds
         outside = ((places < low) | (places > high)).any(axis=1)
@@ -304,7 +304,7 @@ class _Recording:
     def _simulated(
         self, geometry: SceneGeometry, prefix: NDArray[np.float32], root: int
     ) -> Semidense:
-        """As procedural scenes have them, from frames spread evenly over the way."""
+        """Points simulated as in procedural scenes, from frames spread evenly over the path."""
         digest = digest_of(_SEED_DOMAIN, [self.seed, self.scene.scene_id, self.name, root])
         spread = np.linspace(0, len(prefix) - 1, min(len(prefix), _MOST_SIMULATED_VIEWS))
         frames = np.unique(spread.round().astype(np.int32))
@@ -317,7 +317,7 @@ class _Recording:
 
 
 def _at_most(camera: Camera, pixels: int) -> Camera:
-    """The same view, no side longer than this."""
+    """The same view with at most `pixels` along each side."""
     scale = min(1.0, pixels / max(camera.width, camera.height))
     return camera.resized(max(1, round(camera.width * scale)), max(1, round(camera.height * scale)))
 

@@ -1,4 +1,4 @@
-"""Text files as they come: plain or gzipped, comma-separated tables with a header, JSON; mistakes by line."""
+"""Text files, plain or gzipped: comma-separated tables with a header, and JSON. Errors name the line."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from rollbook.errors import RollbookError
 
 Refuse = Callable[[str], RollbookError]
-"""Makes the error of the file at hand from what is wrong with it."""
+"""Makes the error for a file from a description of the problem."""
 _GZIP = b"\x1f\x8b"
 
 
 def read_text(place: Path, refuse: Refuse) -> str:
-    """The text of a file; unpacked if it is gzipped, whatever its name."""
+    """The text of a file, unpacked if its content is gzipped."""
     try:
         data = place.read_bytes()
         return (gzip.decompress(data) if data.startswith(_GZIP) else data).decode("utf-8-sig")
@@ -40,7 +40,7 @@ def parsed_json(text: str, refuse: Refuse) -> Any:
 
 
 def csv_columns(text: str, names: Sequence[str], refuse: Refuse) -> dict[str, NDArray[np.float64]]:
-    """These columns of a table with a header. An error names the line."""
+    """The named columns of a table with a header. An error names the line."""
     header, _, body = text.partition("\n")
     known = [name.strip() for name in header.split(",")]
     missing = [name for name in names if name not in known]
@@ -58,7 +58,7 @@ def csv_columns(text: str, names: Sequence[str], refuse: Refuse) -> dict[str, ND
 
 
 def _bad_cell(body: str, names: Sequence[str], places: Sequence[int]) -> str | None:
-    """The first cell that is no number, by line and column."""
+    """Describes the first cell that is not a number, by line and column."""
     for number, line in enumerate(body.splitlines(), 2):
         cells = line.split(",")
         for name, at in zip(names, places, strict=True):

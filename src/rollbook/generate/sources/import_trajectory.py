@@ -1,4 +1,4 @@
-"""Trajectories from files: TUM text, Aria MPS, JSON lists of matrices and NeRF-style frames, told apart by content."""
+"""Trajectories from files: TUM text, Aria MPS, JSON lists of matrices, NeRF-style frames; detected from the content."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _ARIA_POSE = (
 )
 _UNIT_TOLERANCE = 1e-2
 _GL_TO_CV = np.diag([1.0, -1.0, -1.0])
-"""Cameras of graphics look along -z with y up; ours along +z with y down."""
+"""Cameras in computer graphics look along -z with y up; ours look along +z with y down."""
 
 Array = NDArray[np.float64]
 
 
 class TrajectoryFormat(StrEnum):
     TUM = "tum"
-    """Lines of `t tx ty tz qx qy qz qw`, seconds and metres, of the camera."""
+    """Lines of `t tx ty tz qx qy qz qw`: poses of the camera in seconds and metres."""
     ARIA = "aria"
-    """closed_loop_trajectory.csv of Aria's Machine Perception Services: of the device, not of a camera."""
+    """closed_loop_trajectory.csv of Aria's Machine Perception Services: poses of the device, not of a camera."""
     MATRICES = "matrices"
-    """JSON: a list of 4x4 matrices, world from camera, the camera looking along +z."""
+    """JSON: a list of 4x4 matrices, world from camera; the camera looks along +z."""
     NERF = "nerf"
-    """JSON: {"frames": [{"transform_matrix": 4x4}]}, the camera looking along -z."""
+    """JSON: {"frames": [{"transform_matrix": 4x4}]}; the camera looks along -z."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,17 +47,17 @@ class Trajectory:
     t_ns: NDArray[np.int64]
     format: TrajectoryFormat
     times_known: bool
-    """False where the file has no times, and frames were put at an even pace."""
+    """False if the file has no times; the frames then have equal time steps."""
 
     def __len__(self) -> int:
         return len(self.poses)
 
     def every(self, step: int) -> Trajectory:
-        """One frame of `step`, from the first on."""
+        """Every `step`-th frame, starting with the first."""
         return Trajectory(self.poses[::step], self.t_ns[::step], self.format, self.times_known)
 
     def in_world(self, up: Up, scale: float) -> Trajectory:
-        """In metres with +Z up, for a file in which `up` is up and a unit is `scale` metres."""
+        """The trajectory in metres with +Z up, for a file with the up axis `up` and `scale` metres per unit."""
         turn = Y_UP_TO_Z_UP if up == "y" else np.eye(3)
         poses = poses_of(turn @ rotations(self.poses), centres(self.poses) * scale @ turn.T)
         return Trajectory(poses, self.t_ns, self.format, self.times_known)
@@ -72,8 +72,8 @@ def load_trajectory(
 ) -> Trajectory:
     """The poses of a file in order of time.
 
-    `device_from_camera` [12] is where the camera sits on what was tracked. `frame_rate_hz` is for files without times.
-    Quaternions and rotations that are off by rounding are put right; others are refused, by line.
+    `device_from_camera` [12] is the pose of the camera on the tracked device. `frame_rate_hz` is for files without
+    times. Rounding errors of quaternions and rotations are corrected; larger errors are refused with their line.
     """
     place = Path(path)
     if not frame_rate_hz > 0:
@@ -128,7 +128,7 @@ def _refusal(place: Path) -> Refuse:
 # ---------------------------------------------------------------------------------------- formats
 
 Where = Callable[[int], str]
-"""How to name a frame: by its line in a text file, by its position in a list."""
+"""Names a frame in an error: by its line in a text file, or by its position in a list."""
 
 
 def _read_tum(text: str, place: Path) -> tuple[Array, NDArray[np.int64]]:
@@ -141,7 +141,7 @@ def _read_tum(text: str, place: Path) -> tuple[Array, NDArray[np.int64]]:
             row = [float(word) for word in words]
             if len(row) != 8:
                 raise ValueError(f"{len(row)} numbers")
-            # not through float: nanoseconds of an epoch time need more digits than it has
+            # Decimal: a float has too few digits for nanoseconds of an epoch time
             times.append(int((Decimal(words[0]) * 10**9).to_integral_value()))
         except (ValueError, InvalidOperation, OverflowError) as error:
             detail = f"line {number}: expected `t tx ty tz qx qy qz qw`, found {line[:60]!r}"
@@ -219,7 +219,7 @@ def _of_quaternions(rows: Array, where: Where, place: Path) -> Array:
 
 
 def _of_matrices(given: list[Any], where: Where, place: Path) -> Array:
-    """[F, 12] from 4x4 matrices, also where rounding has bent their rotations a little."""
+    """[F, 12] from 4x4 matrices; rounding errors of their rotations are corrected."""
     matrices = np.zeros((len(given), 4, 4))
     for row, each in enumerate(given):
         try:

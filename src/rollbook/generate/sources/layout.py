@@ -1,13 +1,13 @@
-"""How a source store lies on disk: its files, tables and columns, what digests cover, which ids it takes.
+"""The layout of a source store on disk: its files, tables and columns, the scope of its digests, and valid ids.
 
-    manifest.json           what the store is and was made with, its shards and scenes, and a digest of all that
-    splits.json             which scenes are for training, validation and test
+    manifest.json           kind and config of the store, its shards and scenes, and a digest of all of it
+    splits.json             the scenes for training, validation and test
     index.jsonl             one line per row: its key, split and place, and the digests of its content
     arrays.jsonl            one line per array: type, shape, SHA-256 of its values
     actor/<shard>/<table>/<column>.npy       what the robot may know
-    oracle/<shard>/<table>/<column>.npy      what only labels may be made from
+    oracle/<shard>/<table>/<column>.npy      what only labels may use
     oracle/meshes/<sha256>/<column>.npy
-    oracle/scenes.jsonl     one line per scene: its mesh, its bounds, the recipe it was made with
+    oracle/scenes.jsonl     one line per scene: its mesh, its bounds, the recipe of a procedural scene
 
 A ragged table has `offsets.npy`: the entries of row r are those from offsets[r] up to offsets[r + 1].
 """
@@ -37,7 +37,7 @@ ARRAYS_FILE: Final = "arrays.jsonl"
 SCENES_FILE: Final = "oracle/scenes.jsonl"
 MESHES_FOLDER: Final = "oracle/meshes"
 SEALED_FILES: Final = (SPLITS_FILE, INDEX_FILE, ARRAYS_FILE, SCENES_FILE)
-"""Files whose bytes the manifest names by digest."""
+"""Files whose SHA-256 is in the manifest."""
 
 Array = NDArray[Any]
 Columns = dict[str, Array]
@@ -57,7 +57,7 @@ class Column(NamedTuple):
     dtype: str
     """Little-endian numpy type, or `U` for text as wide as a shard needs."""
     shape: tuple[int, ...] = ()
-    """Of one entry."""
+    """Shape of one entry."""
 
     @property
     def is_text(self) -> bool:
@@ -77,10 +77,10 @@ class Table(NamedTuple):
     name: str
     columns: tuple[Column, ...]
     ragged: bool = True
-    """Any number of entries per row, and not exactly one."""
+    """Whether a row may have any number of entries; otherwise it has exactly one."""
 
     def paths(self, shard_id: str) -> dict[str, Column]:
-        """Its files in a shard, `offsets` first."""
+        """The table's files in a shard, `offsets` first."""
         found = {f"{self._folder(shard_id)}/offsets.npy": OFFSETS} if self.ragged else {}
         return found | {self.path(shard_id, each.name): each for each in self.columns}
 
@@ -116,7 +116,7 @@ TABLES: Final = (
             Column("dist_std", "<f4"),
         ),
     ),
-    # no instance ids here: a detection does not know which object it is
+    # without instance ids: a detection does not know its object
     Table("actor", "detections", _BOX),
     Table("oracle", "continuation", (_POSE, _T_NS)),
     Table("oracle", "boxes", (*_BOX, Column("inst_id", "<i4"))),
@@ -141,12 +141,12 @@ def mesh_path(sha256: str, column: str) -> str:
 
 
 def array_sha256(values: Array) -> str:
-    """Of C-order little-endian bytes."""
+    """SHA-256 of C-order little-endian bytes."""
     return hashlib.sha256(_little(values)).hexdigest()
 
 
 def part_sha256(tree: Tree, tables: Mapping[str, Columns], mesh_sha256: str | None = None) -> str:
-    """Of what a row has in one tree. Neither its place nor its neighbours change it."""
+    """Digest of a row's content in one tree. It does not depend on the row's place or neighbours."""
     content: dict[str, Plain] = {"mesh": mesh_sha256}
     for table in tables_of(tree):
         for column in table.columns:
@@ -172,7 +172,7 @@ def _little(values: Array) -> memoryview:
 
 
 def checked_id(value: str, field: str) -> str:
-    """Ids become parts of paths and keys, so they cannot be `..` or hold a slash."""
+    """Ids become parts of paths and keys, so `..` and slashes are refused."""
     if not re.fullmatch(SAFE_ID, value):
         raise InvalidValue(
             record="source row",
@@ -201,11 +201,11 @@ class ArrayEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     dtype: str
     shape: list[int]
     sha256: str
-    """Of the values as C-order little-endian bytes, so not of the file."""
+    """SHA-256 of the values as C-order little-endian bytes, not of the file."""
 
 
 def save_array(folder: Path, path: str, values: Array) -> ArrayEntry:
-    """Writes one array below the store's folder; says what was written."""
+    """Writes one array below the store's folder; returns its line of arrays.jsonl."""
     fixed = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     place = folder / path
     try:
@@ -220,7 +220,7 @@ def save_array(folder: Path, path: str, values: Array) -> ArrayEntry:
 
 
 def open_array(folder: Path, path: str, column: Column) -> Array:
-    """One array of a store, mapped; refused if it is not what the layout says."""
+    """One memory-mapped array of a store. Raises StorageError if it does not match the layout."""
     place = folder / path
     try:
         values = np.load(place, mmap_mode="r", allow_pickle=False)

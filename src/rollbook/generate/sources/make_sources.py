@@ -1,4 +1,4 @@
-"""Procedural source rows: scenes made from a seed, walks through them, and what would have been recorded on the way."""
+"""Procedural source rows: scenes made from a seed, walks through them, and simulated recordings of the walks."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _SEED_DOMAIN = "rollbook.source_seed.v1"
 _FAMILY_DOMAIN = "rollbook.scene_family.v1"
 
 Progress = Callable[[int, int], None]
-"""Called after every scene with how many are done and how many there will be."""
+"""Called after every scene with the number of finished scenes and of all scenes."""
 
 
 class MakeSourcesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that decides what is in a procedural store. How many workers make it is not among that."""
+    """Everything that determines the content of a procedural store. The number of workers does not."""
 
     seed: int = 0
     scenes: int = 20
     rows_per_scene: int = 1
-    """Walks through each scene; each ends at a root of its own."""
+    """Walks through each scene; each ends at its own root."""
     scene: SceneConfig = SceneConfig()
-    """What all scenes have in common; each has a seed of its own."""
+    """Settings of all scenes; each scene has its own seed."""
     walk: WalkConfig = WalkConfig()
     sensing: SensingConfig = SensingConfig()
     splits: SplitConfig = SplitConfig()
@@ -55,13 +55,13 @@ class MakeSourcesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 raise ConfigurationError(message=message)
 
     def scene_id(self, number: int) -> str:
-        """Scenes of one name are one scene: seed, generator and what scenes have in common are all in it."""
+        """An id that covers seed, generator version and settings: equal ids mean equal scenes."""
         common = msgspec.to_builtins(msgspec.structs.replace(self.scene, seed=0))
         family = digest_of(_FAMILY_DOMAIN, [GENERATOR_VERSION, self.seed, common])
         return f"flat-{family[:8]}-{number:06d}"
 
     def scene_config(self, number: int) -> SceneConfig:
-        """The number-th scene, whatever the number of scenes."""
+        """The config of one scene. It does not depend on the number of scenes."""
         seed = int(digest_of(_SEED_DOMAIN, [self.seed, number])[:15], 16)
         return msgspec.structs.replace(self.scene, seed=seed)
 
@@ -79,7 +79,7 @@ def sources_config(
     walk: Mapping[str, Any] | None = None,
     sensing: Mapping[str, Any] | None = None,
 ) -> MakeSourcesConfig:
-    """A difficulty, what a TOML file says, single fields: the later wins. A field of None is as if not given."""
+    """Combines a difficulty, a TOML file and single fields; the later wins. Fields of None are ignored."""
     plain: dict[str, Any] = {} if path is None else _toml(path)
     preset = msgspec.to_builtins(SceneConfig.of_difficulty(difficulty))
     for name, first, last in (
@@ -88,7 +88,7 @@ def sources_config(
         ("sensing", {}, sensing),
     ):
         said = plain.get(name, {})
-        if isinstance(said, dict):  # what is none is refused below, by its name
+        if isinstance(said, dict):  # other types are refused below, with the name of the section
             plain[name] = {**first, **said, **_given(last)}
     try:
         return msgspec.convert({**plain, **_given(top)}, MakeSourcesConfig)
@@ -125,7 +125,7 @@ def make_source_store(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> SourceManifest:
-    """Writes a store of procedural rows. The number of workers changes nothing but the time it takes."""
+    """Writes a store of procedural rows. The number of workers does not change the content."""
     if workers < 1:
         raise ConfigurationError(message=f"workers is {workers}, expected at least 1")
     with SourceStoreWriter(
@@ -145,7 +145,7 @@ def make_source_store(
 
 
 def make_numbered_scene(config: MakeSourcesConfig, number: int) -> MadeScene:
-    """One scene with its walks: depends on the config and the number, and on nothing else."""
+    """One scene with its walks. It depends only on the config and the number."""
     scene_config = config.scene_config(number)
     scene = make_scene(scene_config)
     geometry = SceneGeometry(scene.mesh)
@@ -174,7 +174,7 @@ def scene_recipe(config: SceneConfig) -> dict[str, Any]:
 
 
 def actor_view(recording: Recording) -> ActorView:
-    """What of a recording the robot knows."""
+    """The part of a recording that the robot knows."""
     return ActorView(
         recording.poses,
         recording.t_ns,

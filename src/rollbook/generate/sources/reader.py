@@ -1,4 +1,4 @@
-"""SourceStore: the immutable input that rollouts start from, row by row; `actor` is what the robot may know.
+"""SourceStore: the immutable rows from which rollouts start. `actor` is the part that the robot may know.
 
 A store that is opened actor-only never opens a file under `oracle/`.
 """
@@ -52,9 +52,9 @@ from rollbook.generate.sources.layout import (
 from rollbook.generate.sources.splits import Splits
 
 _OPEN_SHARDS = 64
-"""Actor and oracle side of a shard count as two."""
+"""Most open shards. The actor and the oracle part of a shard count as two."""
 _MAPPED_BYTES = 1 << 18
-"""Arrays from here on stay on disk, mapped; smaller ones are read, for every map holds a file open."""
+"""Larger arrays are memory-mapped. Smaller ones are read, because every map keeps a file open."""
 _KEPT_MESHES = 4
 
 
@@ -63,20 +63,20 @@ _KEPT_MESHES = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActorView:
-    """What the robot knows at the root: where it was, what it saw, what it took for objects."""
+    """What the robot knows at the root: its path, its points and its detections."""
 
     poses: NDArray[np.float32]
-    """[F, 12], the way so far; the last frame is the root."""
+    """[F, 12]: the path so far; the last frame is the root."""
     t_ns: NDArray[np.int64]
     camera: Camera
     points: NDArray[np.float32]
     """[P, 3], semidense."""
     point_frame: NDArray[np.int32]
-    """The frame that saw each point; -1 where the recording does not say."""
+    """The frame that saw each point; -1 if unknown."""
     inv_dist_std: NDArray[np.float32]
-    """1/m; NaN where the recording does not say."""
+    """1/m; NaN if unknown."""
     dist_std: NDArray[np.float32]
-    """m; NaN where the recording does not say."""
+    """m; NaN if unknown."""
     detections: Boxes
 
     @property
@@ -85,7 +85,7 @@ class ActorView:
         return root
 
     def tables(self) -> dict[str, Columns]:
-        """As columns of `actor/`."""
+        """The view as columns of `actor/`."""
         pinhole = [[float(getattr(self.camera, field)) for field in CAMERA_FIELDS]]
         return {
             "camera": {"pinhole": np.array(pinhole, np.float64)},
@@ -122,7 +122,7 @@ class ActorView:
 
 
 class OracleView:
-    """What labels are made from. Nothing of it may reach a policy."""
+    """The data from which labels are made. A policy must never get it."""
 
     __slots__ = ("_mesh", "boxes", "continuation", "continuation_t_ns")
 
@@ -133,11 +133,11 @@ class OracleView:
         continuation: NDArray[np.float32],
         continuation_t_ns: NDArray[np.int64],
     ) -> None:
-        """`mesh` may be a function that loads it: it is then called when the mesh is asked for."""
+        """`mesh` may be a function that loads the mesh; it is called when the mesh is needed."""
         self._mesh = mesh
         self.boxes = boxes
         self.continuation = continuation
-        """[K, 12]: where the recording went on from the root."""
+        """[K, 12]: recorded poses after the root."""
         self.continuation_t_ns = continuation_t_ns
 
     @property
@@ -155,7 +155,7 @@ class OracleView:
 def oracle_tables(
     boxes: Boxes, continuation: NDArray[np.float32], continuation_t_ns: NDArray[np.int64]
 ) -> dict[str, Columns]:
-    """As columns of `oracle/`."""
+    """The oracle's data as columns of `oracle/`."""
     return {
         "continuation": {
             "pose": np.asarray(continuation, np.float32).reshape(-1, 12),
@@ -176,7 +176,7 @@ class SourceRow:
     shard_row: int
     actor: ActorView
     oracle: OracleView | None
-    """None when the store was opened actor-only."""
+    """None if the store was opened actor-only."""
 
 
 def _box_columns(boxes: Boxes) -> Columns:
@@ -204,7 +204,7 @@ def _boxes(columns: Columns) -> Boxes:
 
 
 class SourceStore:
-    """A finished source store. It pickles as its folder; rows are copies, so they outlive it."""
+    """A finished source store. Pickling stores only its path. Rows are copies, so they stay valid without it."""
 
     def __init__(
         self,
@@ -214,19 +214,19 @@ class SourceStore:
         index: tuple[SourceEntry, ...],
         actor_only: bool,
     ) -> None:
-        """For `open`, which is the way to get one."""
+        """Used by `open`; call `open` to get a store."""
         self.path = folder
         self.manifest = manifest
         self.splits = splits
         self.index = index
-        """What index.jsonl says of every row, in order."""
+        """The lines of index.jsonl, in order."""
         self.actor_only = actor_only
         self._shard = lru_cache(_OPEN_SHARDS)(self._open_shard)
         self._mesh = lru_cache(_KEPT_MESHES)(self._load_mesh)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, actor_only: bool = False) -> SourceStore:
-        """Reads the documents and checks them against each other's digests; arrays are opened when asked for."""
+        """Reads the documents and checks their digests. Arrays are opened when they are needed."""
         folder = Path(path).absolute()
         manifest = read_manifest(folder)
         splits = decoded(Splits, sealed_bytes(folder, manifest, SPLITS_FILE), folder, SPLITS_FILE)
@@ -257,7 +257,7 @@ class SourceStore:
 
     @property
     def scenes(self) -> list[str]:
-        """Their ids, sorted."""
+        """Sorted ids of the scenes."""
         return [scene.scene_id for scene in self.manifest.scenes]
 
     @cached_property
@@ -265,18 +265,18 @@ class SourceStore:
         return {entry.sample_key: index for index, entry in enumerate(self.index)}
 
     def find(self, sample_key: str) -> int:
-        """The index of a row by its key."""
+        """The index of the row with this key."""
         index = self._position.get(sample_key)
         if index is None:
             raise RowOutOfRange(path=str(self.path), detail=f"there is no row {sample_key!r}")
         return index
 
     def indices(self, split: str | None = None) -> list[int]:
-        """The rows of a split, or all."""
+        """Indices of the rows of a split, or of all rows."""
         return [i for i, entry in enumerate(self.index) if split in (None, entry.split)]
 
     def row(self, index: int) -> SourceRow:
-        """One row, compared with its digests: what is returned is what was written."""
+        """One row, after a check of its digests."""
         entry = self.entry(index)
         actor = self._part(entry, "actor", entry.actor_sha256)
         oracle = None
@@ -302,7 +302,7 @@ class SourceStore:
         return self.index[index]
 
     def tables(self, index: int, tree: Tree) -> dict[str, Columns]:
-        """The columns of one row as they are stored, not compared with anything."""
+        """The stored columns of one row, without a check of their digests."""
         return self._tables(self.entry(index), tree)
 
     def _tables(self, entry: SourceEntry, tree: Tree) -> dict[str, Columns]:
@@ -338,7 +338,7 @@ class SourceStore:
         return {facts.scene_id: facts for facts in lines}
 
     def mesh(self, scene_id: str) -> TriangleMesh:
-        """A scene's mesh, compared with its digest; the last few are kept, so rows of a scene share one."""
+        """A scene's mesh, after a check of its digest. The last few meshes are cached."""
         self._refuse_oracle("oracle")
         if scene_id not in self._mesh_sha256:
             raise RowOutOfRange(path=str(self.path), detail=f"there is no scene {scene_id!r}")
@@ -358,7 +358,7 @@ class SourceStore:
 
     def _refuse_oracle(self, tree: Tree) -> None:
         if tree == "oracle" and self.actor_only:
-            message = f"{self.path} was opened actor-only: what is under oracle/ stays closed"
+            message = f"{self.path} was opened actor-only: files under oracle/ stay closed"
             raise ConfigurationError(message=message)
 
 
@@ -367,7 +367,7 @@ def _reopened(path: str, actor_only: bool) -> SourceStore:
 
 
 class _ShardTable:
-    """One table of one shard, mapped."""
+    """One table of one shard."""
 
     def __init__(self, folder: Path, table: Table, shard_id: str) -> None:
         self._columns = {
@@ -380,7 +380,7 @@ class _ShardTable:
     def row(self, row: int) -> Columns:
         start, end = row, row + 1
         if self._offsets is not None:
-            # an offset that is not there makes a range that is none
+            # a missing offset gives an invalid range, which is refused below
             start, end = (*self._offsets[row : row + 2].tolist(), 0, -1)[:2]
         if not 0 <= start <= end or any(end > len(each) for each in self._columns.values()):
             raise StorageError(path=self._place, detail=f"there is no row {row}")

@@ -1,4 +1,4 @@
-"""What is wrong with the content of one source row. The writer refuses what it finds, validation reports it."""
+"""Checks of the content of one source row. The writer refuses a row with a problem; validation reports it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ROW_CODES = (
 
 
 def actor_problems(tables: Mapping[str, Columns]) -> Iterator[RowProblem]:
-    """Detections may hold any numbers: a detector's nonsense is what a target selector has to face."""
+    """Problems of the actor's tables. Detections may hold any numbers: target selection must cope with them."""
     wrong = list(_shape_problems("actor", tables))
     yield from wrong
     if wrong:
@@ -65,7 +65,7 @@ def actor_problems(tables: Mapping[str, Columns]) -> Iterator[RowProblem]:
 def oracle_problems(
     tables: Mapping[str, Columns], actor: Mapping[str, Columns], bounds: Bounds
 ) -> Iterator[RowProblem]:
-    """`bounds` are those of the scene's mesh."""
+    """Problems of the oracle's tables. `bounds` are those of the scene's mesh."""
     wrong = list(_shape_problems("oracle", tables))
     yield from wrong
     if wrong or list(_shape_problems("actor", actor)):

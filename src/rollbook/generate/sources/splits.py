@@ -1,4 +1,4 @@
-"""Splits: which scenes are for training, validation and test. A scene is in one of them, with all its rows."""
+"""Splits: the scenes for training, validation and test. A scene is in one split with all its rows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _DRAW_DOMAIN = "rollbook.source_split_draw.v1"
 class SplitMethod(StrEnum):
     IN_TURN = "in_turn"
     """Scenes in order of their ids, each to the split that is furthest behind its share. Shares hold for every
-    number of scenes; scenes that are added behind the others move none of those."""
+    number of scenes, and scenes added at the end do not move earlier ones."""
     BY_HASH = "by_hash"
-    """Each scene by a digest of its id: wherever it turns up, it is in the same split. Shares hold on average."""
+    """Each scene by a digest of its id, so it is in the same split in every store. Shares hold on average."""
 
 
 class SplitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,7 +30,7 @@ class SplitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     method: SplitMethod = SplitMethod.IN_TURN
     seed: int = 0
-    """Of the draw by hash."""
+    """Seed of the draw by hash."""
     train: float = 0.8
     val: float = 0.1
     test: float = 0.1
@@ -49,7 +49,7 @@ class Splits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     seed: int
     shares: dict[str, float]
     given: list[str]
-    """Scenes whose split was given and not drawn."""
+    """Scenes whose split was given instead of drawn."""
     train: list[str]
     val: list[str]
     test: list[str]
@@ -68,7 +68,7 @@ class Splits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def assign_splits(
     scene_ids: Sequence[str], config: SplitConfig, given: Mapping[str, str] | None = None
 ) -> Splits:
-    """Every scene in one split; those in `given` where it says."""
+    """Assigns every scene to one split; `given` fixes the split of some scenes."""
     fixed = dict(given or {})
     for scene_id, split in fixed.items():
         if split not in SPLITS:
@@ -100,9 +100,9 @@ def assign_splits(
 
 
 def _furthest_behind(drawn: Mapping[str, int], shares: Mapping[str, float]) -> str:
-    """The split that lacks most once another scene is shared out; the earlier one of two."""
+    """The split that lacks most after one more scene; the earlier one of two equal splits."""
     total = sum(drawn.values()) + 1
-    # rounded: 0.1 * 3 and 0.3 are to be one number
+    # rounded, so that 0.1 * 3 equals 0.3
     behind = {split: round(shares[split] * total - drawn[split], 9) for split in SPLITS}
     return max(SPLITS, key=lambda split: behind[split])
 

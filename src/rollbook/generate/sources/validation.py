@@ -1,4 +1,4 @@
-"""Validation of a source store: a list of small checks. All of them run; none stops the others."""
+"""Validation of a source store: a list of small checks, which all run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rollbook.errors import NotASourceStore, RollbookError, StorageError, UnsupportedVersion
 from rollbook.generate.sources.checks import (
+    CheckedStore,
     Found,
-    LookedAt,
     Progress,
     check_arrays,
     check_counts,
@@ -48,9 +48,9 @@ CODES = {
     "content": ("wrong_offsets", "unreadable_row", *ROW_CODES),
     "meshes": ("mesh_mismatch", "wrong_scene_facts"),
 }
-"""Every code there is, by what it is about. A code keeps its meaning; new ones may come."""
+"""All codes by topic. A code never changes its meaning; new codes may be added."""
 
-_CHECKS: tuple[Callable[[LookedAt], Found], ...] = (
+_CHECKS: tuple[Callable[[CheckedStore], Found], ...] = (
     check_files,
     check_arrays,
     check_splits,
@@ -64,7 +64,7 @@ _CHECKS: tuple[Callable[[LookedAt], Found], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class SourceValidation:
-    """What a store holds, and everything that is wrong with it."""
+    """The size of a store and all its violations."""
 
     path: Path
     rows: int
@@ -79,9 +79,9 @@ class SourceValidation:
 def validate_source_store(
     path: str | os.PathLike[str], *, deep: bool = False, progress: Progress | None = None
 ) -> SourceValidation:
-    """Everything that is wrong with a store. `deep` also reads every array and compares it with its digest.
+    """All violations of a store. `deep` also reads every array and compares it with its digest.
 
-    Nothing is raised for a bad store, not even for a folder that is none: that is a violation with zero counts.
+    A bad store raises nothing. A folder that is not a source store gives one violation and zero counts.
     """
     folder = Path(path).absolute()
     try:
@@ -90,15 +90,15 @@ def validate_source_store(
         code = "unsupported_version" if isinstance(error, UnsupportedVersion) else None
         violation = Violation(code or "not_a_source_store", "", str(error))
         return SourceValidation(folder, 0, 0, (violation,))
-    looked_at = LookedAt(folder, manifest, deep, progress or (lambda done, total: None))
-    found += looked_at.reported
+    checked = CheckedStore(folder, manifest, deep, progress or (lambda done, total: None))
+    found += checked.reported
     for check in _CHECKS:
-        found += check(looked_at)
-    return SourceValidation(folder, len(looked_at.store.index), len(manifest.scenes), tuple(found))
+        found += check(checked)
+    return SourceValidation(folder, len(checked.store.index), len(manifest.scenes), tuple(found))
 
 
 def _lenient_manifest(folder: Path) -> tuple[SourceManifest, list[Violation]]:
-    """The manifest, also if it was changed: what it says is then compared all the same."""
+    """The manifest, even if it was changed: the other checks still compare its values."""
     try:
         return read_manifest(folder), []
     except (NotASourceStore, UnsupportedVersion):

@@ -1,4 +1,4 @@
-"""SourceStoreWriter: scenes and rows in, a finished source store out, or nothing at all."""
+"""SourceStoreWriter: writes scenes and rows into a source store, which appears only when it is finished."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ from rollbook.store.manifest import json_bytes
 from rollbook.store.staging import StagedStore, storage_errors
 
 ROWS_PER_SHARD = 64
-"""Some 35 MB of semidense points, held in memory until the shard is written."""
+"""About 35 MB of semidense points, which stay in memory until the shard is written."""
 
 
 class SourceStoreWriter:
-    """Writes beside the final name and renames at the end. Left without `finish`, nothing remains.
+    """Writes into a temporary folder and renames it at the end. Without `finish` nothing remains.
 
-    Rows come in order of (scene_id, snippet_id), and each scene before its rows.
+    Rows must come in the order of (scene_id, snippet_id), each scene before its rows.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SourceStoreWriter:
         rows_per_shard: int = ROWS_PER_SHARD,
         replace: bool = False,
     ) -> None:
-        """`config` is what the rows were made with, as plain values; `split_of` fixes the split of some scenes."""
+        """`config` describes how the rows were made, in plain values. `split_of` fixes the split of some scenes."""
         if rows_per_shard < 1:
             message = f"rows_per_shard is {rows_per_shard}, expected at least 1"
             raise ConfigurationError(message=message)
@@ -114,7 +114,7 @@ class SourceStoreWriter:
         recipe: Mapping[str, Any] | None = None,
         notes: Mapping[str, str] | None = None,
     ) -> None:
-        """`boxes` are the true ones of all its rows; a recipe is what a procedural scene can be made again from."""
+        """`boxes` are the true boxes of all its rows. `recipe` allows to make a procedural scene again."""
         checked_id(scene_id, "scene_id")
         if scene_id in self._scenes:
             raise _wrong("scene_id", repr(scene_id), "a scene that was not added before")
@@ -143,7 +143,7 @@ class SourceStoreWriter:
         continuation: Array | None = None,
         continuation_t_ns: Array | None = None,
     ) -> str:
-        """Adds one row; returns its key. A row that validation would object to is refused here."""
+        """Adds one row and returns its key. Refuses a row with problems that validation would report."""
         key = self._next_key(scene_id, snippet_id)
         scene = self._scenes[scene_id]
         if (actor.detections.inst_id != -1).any():
@@ -188,7 +188,7 @@ class SourceStoreWriter:
             sample_key=key,
             scene_id=facts.scene_id,
             snippet_id=snippet_id,
-            split="",  # all scenes have to be known first
+            split="",  # set by `finish`, when all scenes are known
             shard_id=shard_name(index // self._rows_per_shard),
             row=index % self._rows_per_shard,
             actor_sha256=actor,
@@ -224,7 +224,7 @@ class SourceStoreWriter:
     # ------------------------------------------------------------------------------------- finish
 
     def finish(self) -> SourceManifest:
-        """Writes the last shard and the documents, and gives the store its name."""
+        """Writes the last shard and the documents, and renames the store to its final name."""
         empty = [scene_id for scene_id, scene in self._scenes.items() if not scene.rows]
         if not self._entries or empty:
             shown = f"none for {', '.join(empty[:3])}" if empty else "none at all"
@@ -318,7 +318,7 @@ class _Scene:
 
 
 def _not_a_source_store(folder: Path) -> str | None:
-    """Whole or damaged: what counts is that its manifest says so. An empty folder may go too."""
+    """Why a folder must not be replaced. A source store, even a damaged one, and an empty folder may be."""
     try:
         if folder.is_dir() and not any(folder.iterdir()):
             return None
@@ -334,7 +334,7 @@ def _lines(rows: Sequence[msgspec.Struct]) -> bytes:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """As it reads after a round trip through JSON, so that its digest is that of what is on disk."""
+    """The values after a round trip through JSON, so that their digest equals that of the stored values."""
     plain: dict[str, Any] = json.loads(json_bytes(msgspec.to_builtins(values), "the config"))
     return plain
 
