@@ -432,7 +432,7 @@ def test_a_policy_of_ones_own_is_run_by_its_name(tmp_path: Path) -> None:
         ({"recipes": [{"name": "a/b", "selection_policy": "random"}]}, "name is 'a/b'"),
         (
             {"recipes": [{"name": "a", "selection_policy": "random"}] * 2},
-            "a stands there twice",
+            "a is given twice",
         ),
         (
             {"recipes": [{"name": "a", "selection_policy": "best"}]},

@@ -1,4 +1,4 @@
-"""`rollbook generate …`: rollouts from source rows, looked at, and policies compared."""
+"""`rollbook generate …`: makes rollouts from source rows, previews them and compares policies."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollbook.cli.output import print_json, print_rows, replace_hint
+from rollbook.cli.output import print_json, print_rows
+from rollbook.cli.progress import compilation_shown, hint_at_replace, progress_bar
 from rollbook.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -20,33 +21,36 @@ if TYPE_CHECKING:
     from rollbook.generate.row_rollouts import RolloutDatasetWriterStats
 
 app = typer.Typer(
-    help="Make rollouts from a source store, look at them, compare policies.",
+    help="Make rollouts from a source store, preview them, and compare policies.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 Config = Annotated[
-    Path, typer.Option("--config", help="TOML file; examples/generate has some to start from.")
+    Path, typer.Option("--config", help="TOML file; examples/generate has examples.")
 ]
 Source = Annotated[
-    Path | None, typer.Option("--source", help="The source store, instead of source.store_dir.")
+    Path | None, typer.Option("--source", help="Source store, instead of source.store_dir.")
 ]
-Split = Annotated[str | None, typer.Option(help="Rows of this split, instead of source.split.")]
+Split = Annotated[
+    str | None, typer.Option(help="Split of the source rows, instead of source.split.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Threads = Annotated[
-    int | None, typer.Option(min=1, help="Threads for rendering and scoring. Changes no result.")
+    int | None,
+    typer.Option(min=1, help="Threads for rendering and scoring. They do not change the result."),
 ]
 
 
 def _loaded(
     path: Path, source: Path | None, split: str | None, **changes: Any
 ) -> RolloutDatasetWriterConfig:
-    """The config, with what the command line says instead."""
+    """The config with the changes of the command line."""
     import msgspec
 
     from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
 
-    # a policy of one's own, module:attr, most often lies here; last, or a random.py here would be everyone's
+    # a user's policy, module:attr, is often in this folder; last, so that a random.py here hides no module
     sys.path.append(str(Path.cwd()))
     config = RolloutDatasetWriterConfig.from_toml(path)
     place = {"store_dir": None if source is None else str(source), "split": split}
@@ -55,11 +59,6 @@ def _loaded(
         config.source, **{name: value for name, value in place.items() if value is not None}
     )
     return dataclasses.replace(config, **given)
-
-
-def _hint(replace: bool) -> AbstractContextManager[None]:
-    """Names --replace where it would help: not where it was given and something else is in the way."""
-    return nullcontext() if replace else replace_hint()
 
 
 # ------------------------------------------------------------------------------------------ run
@@ -71,23 +70,23 @@ def run(
     source: Source = None,
     split: Split = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the config and the source; write nothing.")
+        bool, typer.Option("--dry-run", help="Check the config and the source without writing.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Where the store goes, instead of store.store_dir.")
+        Path | None, typer.Option(help="Folder of the new store, instead of store.store_dir.")
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing store.")] = False,
-    max_samples: Annotated[int | None, typer.Option(min=1, help="Source rows, at most.")] = None,
+    max_samples: Annotated[int | None, typer.Option(min=1, help="Most source rows.")] = None,
     threads: Threads = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes, each with rows of its own.")
+        int | None, typer.Option(min=1, help="Number of processes. They do not change the result.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Generates rollouts and writes them into a store.
+    """Generate rollouts and write them into a store.
 
-    The store appears when all is done and validated; until then nothing is there. Rows and targets that cannot be
-    used are counted with the reason, and skipped.
+    The store appears when it is complete and validated. Rows and targets that cannot be used are skipped and counted
+    with their reasons.
     """
     from rollbook.store.manifest import RolloutStoreInvocation
 
@@ -105,7 +104,7 @@ def run(
         return
     invocation = RolloutStoreInvocation.from_cli(argv=sys.argv[1:], config_path=config)
     started = time.monotonic()
-    with _hint(loaded.store.replace), _row_progress(len(rows), quiet=as_json) as on_row:
+    with hint_at_replace(loaded.store.replace), _row_progress(len(rows), quiet=as_json) as on_row:
         result = writer.run(invocation=invocation, on_row=on_row)
     seconds = time.monotonic() - started
     summary = {
@@ -160,7 +159,7 @@ def _print_summary(
 def _row_progress(
     total: int, *, quiet: bool
 ) -> Iterator[Callable[[int, int, RolloutDatasetWriterStats], None] | None]:
-    """A live line on standard error: rows, chains, candidates per second, and how long it will take."""
+    """A live line on standard error: rows, chains, candidates per second, and the remaining time."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -169,8 +168,6 @@ def _row_progress(
         TextColumn,
         TimeRemainingColumn,
     )
-
-    from rollbook.generate.raycast.compiled import report_compilation
 
     if quiet:
         yield None
@@ -190,21 +187,8 @@ def _row_progress(
             rate = stats.candidates_scored / max(time.monotonic() - started, 1e-9)
             shown.update(task, completed=done, chains=stats.rollouts_written, speed=f"{rate:,.0f}")
 
-        with report_compilation(_say_compiling(shown.console)):
+        with compilation_shown(shown.console):
             yield on_row
-
-
-def _say_compiling(console: Any) -> Callable[[str], None]:
-    """Said once, then every function by name: the first run takes a minute longer, and should not look stuck."""
-    told: list[str] = []
-
-    def say(name: str) -> None:
-        if not told:
-            console.print("first run: compiling kernels, once for this machine", style="dim")
-        told.append(name)
-        console.print(f"  {name}", style="dim")
-
-    return say
 
 
 # -------------------------------------------------------------------------------------- preview
@@ -215,21 +199,21 @@ def preview(
     config: Config,
     source: Source = None,
     split: Split = None,
-    row: Annotated[int, typer.Option(min=0, help="Source row.")] = 0,
+    row: Annotated[int, typer.Option(min=0, help="Number of the source row.")] = 0,
     target: Annotated[
         int | None,
-        typer.Option(min=0, help="Rank of the target; the first that can be used if not given."),
+        typer.Option(min=0, help="Rank of the target. Default: the first usable target."),
     ] = None,
     recipe: Annotated[
-        str | None, typer.Option(help="Recipe to show; the first of the config if not given.")
+        str | None, typer.Option(help="Name of the recipe. Default: the first of the config.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where the picture goes (PNG).")] = Path("preview.png"),
-    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing file.")] = False,
+    out: Annotated[Path, typer.Option(help="PNG file to write.")] = Path("preview.png"),
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Draws one rollout: the scene from above, candidates by their gain, the chain, before and after."""
+    """Draw one rollout: the scene from above, candidates by their gain, the chain, and the target before and after."""
     from rollbook.generate.preview_rollout import draw_preview
 
-    with _hint(replace), _told():
+    with hint_at_replace(replace), compilation_shown():
         drawn = draw_preview(
             _loaded(config, source, split),
             row=row,
@@ -239,16 +223,6 @@ def preview(
             replace=replace,
         )
     typer.echo(f"{out}: {drawn}")
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    from rich.console import Console
-
-    from rollbook.generate.raycast.compiled import report_compilation
-
-    with report_compilation(_say_compiling(Console(stderr=True))):
-        yield
 
 
 # -------------------------------------------------------------------------------------- compare
@@ -261,20 +235,22 @@ def compare(
     split: Split = None,
     policies: Annotated[
         str | None,
-        typer.Option(help="Comma list: random, greedy, lookahead, a scorer, or module:attr."),
+        typer.Option(
+            help="Comma-separated list: random, greedy, lookahead, a scorer, or module:attr."
+        ),
     ] = None,
     horizon: Annotated[int, typer.Option(min=1, help="Steps of every chain.")] = 3,
-    max_samples: Annotated[int | None, typer.Option(min=1, help="Source rows, at most.")] = None,
+    max_samples: Annotated[int | None, typer.Option(min=1, help="Most source rows.")] = None,
     versus: Annotated[
         str | None,
-        typer.Option(help="The policy others are measured against; the first if not given."),
+        typer.Option(help="Reference policy of the comparison. Default: the first policy."),
     ] = None,
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
-    """Runs policies from the same roots and prints what each gains, with paired 95 % intervals.
+    """Run policies from the same roots and print the gain of each, with paired 95 % intervals.
 
-    Recipes of the config are not used; everything else is. Give it rows that no policy was trained on.
+    The recipes of the config are not used. Choose source rows on which no policy was trained.
     """
     from rollbook.generate.compare import (
         DEFAULT_POLICIES,
@@ -295,7 +271,10 @@ def compare(
         selected_depth=type(loaded.selected_depth)(enabled=False),
     )
     opened, rows = loaded.setup_target().rows()
-    with _simple_progress(len(rows), quiet=as_json) as on_row:
+    with (
+        nullcontext() if as_json else progress_bar("comparing") as on_row,
+        nullcontext() if as_json else compilation_shown(),
+    ):
         comparison = compare_policies(loaded, opened, rows, names, on_row=on_row)
     results = [dataclasses.asdict(each) for each in comparison.results(reference)]
     if as_json:
@@ -315,20 +294,3 @@ def compare(
         "wins": "wins",
     }
     print_rows(best, shown)
-
-
-@contextmanager
-def _simple_progress(total: int, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    if quiet:
-        yield None
-        return
-    with Progress(console=Console(stderr=True), transient=True) as shown, _told():
-        task = shown.add_task("comparing", total=total)
-
-        def on_row(done: int, _total: int) -> None:
-            shown.update(task, completed=done)
-
-        yield on_row

@@ -1,24 +1,24 @@
-"""`rollbook source …`: what rollouts start from: made from a seed or imported, looked into and checked."""
+"""`rollbook source …`: makes, imports, inspects and checks the source stores from which rollouts start."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rollbook.cli.options import with_options
 from rollbook.cli.output import (
     OK,
     VIOLATIONS,
     most,
     print_json,
     print_rows,
-    replace_hint,
     shown_bytes,
 )
+from rollbook.cli.progress import hint_at_replace, progress_bar
 from rollbook.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -27,40 +27,21 @@ if TYPE_CHECKING:
     from rollbook.generate.sources.reader import SourceStore
 
 app = typer.Typer(
-    help="Make, import and check source stores: the scenes and walks that rollouts start from.",
+    help="Make, import and check source stores: the scenes and walks from which rollouts start.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-Store = Annotated[Path, typer.Argument(help="The folder of a source store.")]
-Out = Annotated[Path, typer.Argument(help="Where the store goes: a folder that is not there yet.")]
+Store = Annotated[Path, typer.Argument(help="Folder of a source store.")]
+Out = Annotated[Path, typer.Argument(help="Folder of the new store; it must not exist yet.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing source store.")]
-Progress = Callable[[int, int], None]
 
 
 def _there(path: Path) -> Path:
     if not path.exists():
         raise ConfigurationError(message=f"there is nothing at {path}; name the folder of a store")
     return path
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Progress]:
-    """A progress bar on standard error; gone when it is done."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
-def _hint(replace: bool) -> Iterator[None]:
-    """Names --replace where it would help: not where it was given and something else is in the way."""
-    with nullcontext() if replace else replace_hint():
-        yield
 
 
 def _print_pairs(pairs: dict[str, str]) -> None:
@@ -81,39 +62,44 @@ class Difficulty(StrEnum):
 @app.command()
 def make(
     out: Out,
-    scenes: Annotated[int | None, typer.Option(min=1, help="Scenes to make; else 20.")] = None,
+    scenes: Annotated[
+        int | None, typer.Option(min=1, help="Number of scenes. Default: 20.")
+    ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="The same seed makes the same store; else 0.")
+        int | None, typer.Option(help="Seed; the same seed makes the same store. Default: 0.")
     ] = None,
     rows_per_scene: Annotated[
-        int | None, typer.Option(min=1, help="Walks through each scene, a row each; else 1.")
+        int | None,
+        typer.Option(min=1, help="Walks through each scene; each is one row. Default: 1."),
     ] = None,
     difficulty: Annotated[
         Difficulty,
-        typer.Option(help="easy: one tidy room. hard: four crowded ones, badly scanned."),
+        typer.Option(help="easy: one tidy room. hard: four crowded rooms with scan defects."),
     ] = Difficulty.medium,
-    rooms: Annotated[int | None, typer.Option(min=1, help="Rooms in a scene.")] = None,
+    rooms: Annotated[int | None, typer.Option(min=1, help="Rooms per scene.")] = None,
     max_edge: Annotated[
-        float | None, typer.Option(help="Longest edge of a triangle, metres; finer is slower.")
+        float | None,
+        typer.Option(help="Longest edge of a triangle in metres; shorter edges take more time."),
     ] = None,
     frames: Annotated[
         int | None, typer.Option(min=2, help="Frames of a walk up to its root.")
     ] = None,
     points_per_frame: Annotated[
-        int | None, typer.Option(min=0, help="Semidense points in a frame.")
+        int | None, typer.Option(min=0, help="Semidense points per frame.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="All of this and more as TOML; options given here win.")
+        Path | None,
+        typer.Option(help="TOML file with these and more settings; options override it."),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes; they change the time it takes, nothing else.")
+        int, typer.Option(min=1, help="Number of processes. It does not change the result.")
     ] = 1,
     replace: Replace = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make furnished flats and walks through them, from a seed.
+    """Make furnished flats and walks through them from a seed.
 
-    Scenes go to train, val and test in turn, 8 : 1 : 1. Making more later moves none of them.
+    Scenes are assigned to train, val and test in turn, 8 : 1 : 1. A larger store keeps the assignment of its scenes.
     """
     from rollbook.generate.sources.make_sources import make_source_store, sources_config
 
@@ -125,7 +111,7 @@ def make(
         walk={"frames": frames},
         sensing={"points_per_frame": points_per_frame},
     )
-    with _bar("making scenes") as progress, _hint(replace):
+    with progress_bar("making scenes") as progress, hint_at_replace(replace):
         manifest = make_source_store(
             out, asked, workers=workers, replace=replace, progress=progress
         )
@@ -160,7 +146,7 @@ def _print_written(
 
 
 def _by_split(manifest: SourceManifest) -> dict[str, int]:
-    """Rows, not scenes."""
+    """Number of rows per split."""
     names = ("train", "val", "test")
     return {
         name: sum(scene.rows for scene in manifest.scenes if scene.split == name) for name in names
@@ -188,142 +174,140 @@ class Split(StrEnum):
     test = "test"
 
 
-@app.command("import")
-def import_(
-    context: typer.Context,
-    out: Out,
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """One scene with one recording. A field has the name of the setting in ImportConfig to which it belongs."""
+
     mesh: Annotated[
-        Path | None, typer.Option(help="The scene: GLB, OBJ, STL or PLY, with triangles.")
-    ] = None,
+        Path | None, typer.Option(help="Mesh of the scene: GLB, OBJ, STL or PLY, with triangles.")
+    ] = None
     trajectory: Annotated[
         Path | None,
         typer.Option(help="Camera poses: TUM text, Aria closed_loop_trajectory.csv, or JSON."),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="Many scenes and recordings as TOML, instead of the options here."),
-    ] = None,
-    scene_id: Annotated[str | None, typer.Option(help="Else the name of the mesh file.")] = None,
-    name: Annotated[str | None, typer.Option(help="Of the recording; else its file's.")] = None,
-    split: Annotated[Split, typer.Option(help="What the scene is for.")] = Split.train,
-    up: Annotated[Up, typer.Option(help="The axis that points up in all files.")] = Up.z,
-    mesh_up: Annotated[Up | None, typer.Option(help="In the mesh alone.")] = None,
-    scale: Annotated[float, typer.Option(help="Metres in a unit of all files.")] = 1.0,
-    mesh_scale: Annotated[float | None, typer.Option(help="In the mesh alone.")] = None,
-    weld: Annotated[
-        bool, typer.Option("--weld", help="Make vertices that lie on each other one.")
-    ] = False,
-    format: Annotated[
-        Format | None, typer.Option(help="Of the trajectory; else told by its content.")
-    ] = None,
+    ] = None
+    scene_id: Annotated[
+        str | None, typer.Option(help="Id of the scene. Default: name of the mesh file.")
+    ] = None
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the recording. Default: name of the trajectory file."),
+    ] = None
+    split: Annotated[Split, typer.Option(help="Split of the scene.")] = Split.train
+    up: Annotated[Up, typer.Option(help="Axis that points up in all files.")] = Up.z
+    mesh_up: Annotated[
+        Up | None, typer.Option(help="Axis that points up in the mesh, if it differs.")
+    ] = None
+    scale: Annotated[float, typer.Option(help="Metres per unit in all files.")] = 1.0
+    mesh_scale: Annotated[
+        float | None, typer.Option(help="Metres per unit in the mesh, if it differs.")
+    ] = None
+    weld: Annotated[bool, typer.Option("--weld", help="Merge vertices with equal coordinates.")] = (
+        False
+    )
+    trajectory_format: Annotated[
+        Format | None,
+        typer.Option("--format", help="Format of the trajectory. Default: detected from the file."),
+    ] = None
     device_from_camera: Annotated[
-        Path | None, typer.Option(help="JSON 4x4: where the camera sits on the tracked device.")
-    ] = None,
-    frame_rate: Annotated[float, typer.Option(help="Hz, for trajectories without times.")] = 10.0,
-    every: Annotated[int, typer.Option(min=1, help="Keep one frame of so many.")] = 1,
-    root_frame: Annotated[
+        Path | None, typer.Option(help="JSON 4x4 matrix: pose of the camera on the tracked device.")
+    ] = None
+    frame_rate_hz: Annotated[
+        float, typer.Option("--frame-rate", help="Frames per second of a trajectory without times.")
+    ] = 10.0
+    every: Annotated[int, typer.Option(min=1, help="Keep every N-th frame.")] = 1
+    root_frames: Annotated[
         list[int] | None,
         typer.Option(
-            help="Where the known way ends and rollouts start; repeat it for more rows. Else the middle."
+            "--root-frame",
+            help="Frame at which rollouts start; repeat the option for more rows. Default: the middle frame.",
         ),
-    ] = None,
+    ] = None
     prefix_frames: Annotated[
-        int | None, typer.Option(min=1, help="Frames the robot remembers; else all.")
-    ] = None,
+        int | None, typer.Option(min=1, help="Frames that the robot remembers. Default: all.")
+    ] = None
     continuation_frames: Annotated[
-        int | None, typer.Option(min=0, help="Frames kept after the root; else all.")
-    ] = None,
+        int | None, typer.Option(min=0, help="Frames kept after the root. Default: all.")
+    ] = None
     points: Annotated[
-        Path | None, typer.Option(help="Aria semidense_points.csv.gz, or xyz as CSV, PLY, NPY.")
-    ] = None,
+        Path | None, typer.Option(help="Aria semidense_points.csv.gz, or xyz as CSV, PLY or NPY.")
+    ] = None
     max_inv_dist_std: Annotated[
-        float, typer.Option(help="Leave out points less certain than this, 1/m.")
-    ] = 0.005,
-    max_dist_std: Annotated[float, typer.Option(help="The same, m.")] = 0.05,
-    detections: Annotated[Path | None, typer.Option(help="Boxes the robot detected, JSON.")] = None,
-    boxes: Annotated[Path | None, typer.Option(help="True boxes, JSON.")] = None,
+        float, typer.Option(help="Leave out points with a larger uncertainty, 1/m.")
+    ] = 0.005
+    max_dist_std: Annotated[
+        float, typer.Option(help="Leave out points with a larger uncertainty, m.")
+    ] = 0.05
+    detections: Annotated[Path | None, typer.Option(help="JSON boxes that the robot detected.")] = (
+        None
+    )
+    boxes: Annotated[Path | None, typer.Option(help="JSON ground-truth boxes.")] = None
     camera: Annotated[
-        Path | None, typer.Option(help="Pinhole as JSON: width, height, fx, fy, cx, cy.")
+        Path | None, typer.Option(help="JSON pinhole camera: width, height, fx, fy, cx, cy.")
+    ] = None
+    field_of_view_deg: Annotated[
+        float, typer.Option("--fov", help="Degrees across the width, if there is no --camera.")
+    ] = 90.0
+    size_px: Annotated[
+        str, typer.Option("--size", help="Pixels as WIDTHxHEIGHT, if there is no --camera.")
+    ] = "240x240"
+
+    def config(self) -> ImportConfig:
+        import msgspec
+
+        from rollbook.generate.sources.import_config import ImportConfig, SceneImport
+
+        if self.mesh is None or self.trajectory is None:
+            message = "give --mesh and --trajectory, or a TOML file with --config"
+            raise ConfigurationError(message=message)
+        plain = {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in asdict(self).items()
+        }
+        plain |= {"root_frames": self.root_frames or [], "size_px": _pixels(self.size_px)}
+        scene = {name: plain.pop(name) for name in SceneImport.__struct_fields__ if name in plain}
+        try:
+            return msgspec.convert({"scenes": [{**scene, "recordings": [plain]}]}, ImportConfig)
+        except msgspec.ValidationError as error:
+            raise ConfigurationError(message=str(error)) from error
+
+
+@app.command("import")
+@with_options(ImportOptions)
+def import_(
+    context: typer.Context,
+    out: Out,
+    options: ImportOptions,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with scenes and recordings, instead of the other options."),
     ] = None,
-    fov: Annotated[float, typer.Option(help="Without --camera: degrees across the width.")] = 90.0,
-    size: Annotated[str, typer.Option(help="Without --camera: pixels, WIDTHxHEIGHT.")] = "240x240",
     replace: Replace = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring a mesh and a recorded trajectory of your own.
+    """Import a mesh and a recorded trajectory.
 
-    Boxes are JSON: [{"T_world_object": 4x4, "extents": [x, y, z], "class": "chair"}]. Without points they are
-    simulated; without boxes there are no targets. Every assumption made is printed.
+    Boxes are JSON: [{"T_world_object": 4x4, "extents": [x, y, z], "class": "chair"}]. Missing points are simulated.
+    Without boxes there are no targets. The command prints every assumption that it makes.
     """
     from rollbook.generate.sources.import_source import import_source_store
 
-    if config is not None:
-        asked = _config_alone(config, context)
-    else:
-        if mesh is None or trajectory is None:
-            message = "give --mesh and --trajectory, or a TOML file with --config"
-            raise ConfigurationError(message=message)
-        asked = _one_scene(
-            {
-                "mesh": mesh,
-                "scene_id": scene_id,
-                "split": split,
-                "up": up,
-                "mesh_up": mesh_up,
-                "scale": scale,
-                "mesh_scale": mesh_scale,
-                "weld": weld,
-                "boxes": boxes,
-            },
-            {
-                "trajectory": trajectory,
-                "name": name,
-                "trajectory_format": format,
-                "device_from_camera": device_from_camera,
-                "frame_rate_hz": frame_rate,
-                "every": every,
-                "root_frames": root_frame or [],
-                "prefix_frames": prefix_frames,
-                "continuation_frames": continuation_frames,
-                "points": points,
-                "max_inv_dist_std": max_inv_dist_std,
-                "max_dist_std": max_dist_std,
-                "detections": detections,
-                "camera": camera,
-                "field_of_view_deg": fov,
-                "size_px": _pixels(size),
-            },
-        )
-    with _bar("importing") as progress, _hint(replace):
+    asked = options.config() if config is None else _config_alone(config, context)
+    with progress_bar("importing") as progress, hint_at_replace(replace):
         report = import_source_store(out, asked, replace=replace, progress=progress)
     _print_written(out, report.manifest, report.messages, as_json)
 
 
 def _config_alone(config: Path, context: typer.Context) -> ImportConfig:
-    """Refuses options that the config would silently win over."""
+    """Refuses options that the config file would silently override."""
     from rollbook.generate.sources.import_config import load_import_config
 
-    for name in context.params.keys() - {"out", "config", "replace", "as_json"}:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            message = f"--config names everything: leave out --{name.replace('_', '-')}"
+    for each in context.command.params:
+        source = context.get_parameter_source(each.name or "")
+        given = source is not None and source.name == "COMMANDLINE"
+        if given and each.name not in ("out", "config", "replace", "as_json"):
+            message = f"--config replaces all other options: leave out {each.opts[0]}"
             raise ConfigurationError(message=message)
     return load_import_config(_there(config))
-
-
-def _one_scene(scene: dict[str, Any], recording: dict[str, Any]) -> ImportConfig:
-    import msgspec
-
-    from rollbook.generate.sources.import_config import ImportConfig
-
-    plain = {
-        key: str(value) if isinstance(value, Path) else value for key, value in recording.items()
-    }
-    whole = {key: str(value) if isinstance(value, Path) else value for key, value in scene.items()}
-    try:
-        return msgspec.convert({"scenes": [{**whole, "recordings": [plain]}]}, ImportConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigurationError(message=str(error)) from error
 
 
 def _pixels(size: str) -> list[int]:
@@ -339,10 +323,10 @@ def _pixels(size: str) -> list[int]:
 @app.command()
 def info(
     store: Store,
-    limit: Annotated[int, typer.Option(min=0, help="Scenes to list; 0 for all.")] = 10,
+    limit: Annotated[int, typer.Option(min=0, help="Number of scenes to list; 0 for all.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """What a source store holds and what it was made with."""
+    """Show the content of a source store and how it was made."""
     from rollbook.generate.sources.reader import SourceStore
 
     opened = SourceStore.open(_there(store))
@@ -403,16 +387,18 @@ def validate(
     deep: Annotated[
         bool, typer.Option("--deep", help="Also read every array and compare it with its digest.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=0, help="Violations to print; 0 for all.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Number of violations to print; 0 for all.")
+    ] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Check files, splits, poses, points and boxes.
 
-    Prints every violation with its code. Exit code 0 only if all is well.
+    Prints every violation with its code. The exit code is 0 only if the store is valid.
     """
     from rollbook.generate.sources.validation import validate_source_store
 
-    with _bar("checking") as progress:
+    with progress_bar("checking") as progress:
         result = validate_source_store(_there(store), deep=deep, progress=progress)
     found = result.violations
     if as_json:
@@ -440,15 +426,15 @@ def validate(
 @app.command()
 def preview(
     store: Store,
-    out: Annotated[Path, typer.Option(help="The PNG file to write.")],
-    row: Annotated[int | None, typer.Option(min=0, help="By number, from 0.")] = None,
-    key: Annotated[str | None, typer.Option(help="By key: SCENE/SNIPPET.")] = None,
+    out: Annotated[Path, typer.Option(help="PNG file to write.")],
+    row: Annotated[int | None, typer.Option(min=0, help="Number of the row, from 0.")] = None,
+    key: Annotated[str | None, typer.Option(help="Key of the row: SCENE/SNIPPET.")] = None,
     actor_only: Annotated[
         bool, typer.Option("--actor-only", help="Show only what the robot knows.")
     ] = False,
-    replace: Replace = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Draw a row from above: scene, way, root, points, boxes."""
+    """Draw one row from above: scene, path, root, points and boxes."""
     from rollbook.files import write_bytes
     from rollbook.generate.source_picture import preview_png
     from rollbook.generate.sources.reader import SourceStore
@@ -458,6 +444,6 @@ def preview(
     opened = SourceStore.open(_there(store), actor_only=actor_only)
     index = opened.find(key) if key is not None else row or 0
     shown = opened.row(index)
-    with _hint(replace):
+    with hint_at_replace(replace):
         write_bytes(out, preview_png(shown), replace=replace)
     typer.echo(f"{out}: row {index}, {shown.sample_key}")

@@ -1,4 +1,4 @@
-"""Policies side by side: every one from the same roots, so that differences are paired."""
+"""Comparison of policies. All start from the same roots, so that their differences are paired."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DEFAULT_POLICIES = (
 
 
 def recipe_for(policy: str, horizon: int) -> RolloutRecipeConfig:
-    """`random`, `softmax`, `greedy`, `lookahead`; any scorer by its name, taken greedily; or `module:attr`."""
+    """The recipe of `random`, `softmax`, `greedy` or `lookahead`; or a greedy one by a scorer or `module:attr`."""
     own = _OWN_SCORES.get(policy)
     ahead = policy == "lookahead"
     return RolloutRecipeConfig(
@@ -48,20 +48,20 @@ def recipe_for(policy: str, horizon: int) -> RolloutRecipeConfig:
 
 @dataclass(frozen=True, slots=True)
 class PolicyResult:
-    """One policy over all roots, and against the reference policy on the same roots."""
+    """One policy over all roots, compared with the reference policy on the same roots."""
 
     policy: str
     roots: int
     target_gain: float
-    """Mean share of the target's error at the root that is gone at the end."""
+    """Mean share of the target's error at the root that the rollout removes."""
     scene_gain: float | None
-    """None when the scene is not measured."""
+    """None if the scene is not measured."""
     target_coverage: float
-    """Mean share of the target with a point close by, at the end."""
+    """Mean share of the target's surface with a point nearby, at the end."""
     versus: str | None = None
     difference: float | None = None
     low: float | None = None
-    """Of the 95 % interval of the mean difference, by Student's t over paired roots; None from one root."""
+    """Lower limit of the 95 % interval of the mean paired difference (Student's t); None for a single root."""
     high: float | None = None
     wins: int | None = None
 
@@ -70,7 +70,7 @@ class PolicyResult:
 class Comparison:
     policies: tuple[str, ...]
     endpoint: NDArray[np.float64]
-    """[roots, policies, 3]: target gain, scene gain (NaN if not measured) and coverage of the target at the end."""
+    """[roots, policies, 3]: target gain, scene gain (NaN if not measured) and target coverage at the end."""
     stats: RolloutDatasetWriterStats
 
     def results(self, versus: str | None = None) -> list[PolicyResult]:
@@ -102,7 +102,7 @@ class Comparison:
 
 
 def reference_of(policies: Sequence[str], versus: str | None) -> str:
-    """The policy others are measured against: the one that is named, or the first."""
+    """The reference policy: `versus`, or the first policy."""
     reference = policies[0] if versus is None else versus
     if reference not in policies:
         known = ", ".join(policies)
@@ -115,7 +115,7 @@ def _known(value: float) -> float | None:
 
 
 def paired_interval(differences: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Low end, mean and high end of the 95 % interval of a mean, by Student's t; no width from one pair is known."""
+    """Lower limit, mean and upper limit of the 95 % interval of a mean (Student's t); infinite for a single pair."""
     from scipy.stats import t
 
     count = len(differences)
@@ -137,7 +137,7 @@ def compare_policies(
 ) -> Comparison:
     """Runs the config's recipes, one per policy, from the first usable target of every row.
 
-    A row on which some policy has no rollout is left out for all, and counted.
+    A row on which some policy has no rollout is skipped for all policies, and counted.
     """
     roller = RowRoller(config, source)
     stats = RolloutDatasetWriterStats()
@@ -152,13 +152,12 @@ def compare_policies(
         if on_row is not None:
             on_row(done, len(rows))
     if not endpoints:
-        reasons = ", ".join(f"{n} {reason}" for reason, n in sorted(stats.skipped_reasons.items()))
-        raise NoRollouts(samples_seen=stats.samples_seen, reasons=reasons)
+        raise NoRollouts(samples_seen=stats.samples_seen, reasons=stats.listed_reasons())
     return Comparison(tuple(policies), np.array(endpoints), stats)
 
 
 def _endpoint(result: CounterfactualRolloutResult) -> tuple[float, float, float]:
-    """Of the chain that the recipe itself scored best."""
+    """Gains and coverage at the end of the chain that the recipe itself scored best."""
     chain = max(result.chains, key=_own_score)
     last = chain.steps[-1]
     coverage = last.metric_vectors["target_coverage_after"][last.selected_shell_index]
@@ -166,7 +165,7 @@ def _endpoint(result: CounterfactualRolloutResult) -> tuple[float, float, float]
 
 
 def _own_score(chain: RolloutChain) -> float:
-    """A greedy recipe's logits are its scores; of other recipes one chain is kept here."""
+    """The score of a chain: the sum of its logits, which are the scores of a greedy recipe."""
     logits = [step.selection_logits for step in chain.steps]
     taken = [step.selected_shell_index for step in chain.steps]
     return sum(float(each[at]) for each, at in zip(logits, taken, strict=True) if each is not None)

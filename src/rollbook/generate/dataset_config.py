@@ -1,4 +1,4 @@
-"""RolloutDatasetWriterConfig: everything one generation run is told, from TOML or from Python."""
+"""RolloutDatasetWriterConfig: all settings of one generation run, from TOML or from Python."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rollbook.digest import digest_of
 from rollbook.errors import ConfigurationError
 from rollbook.generate.candidates.families import CandidateMixtureConfig
 from rollbook.generate.candidates.rules import RuleConfig
+from rollbook.generate.config_checks import expect
 from rollbook.generate.geometry.camera import Camera
 from rollbook.generate.oracle.config import OracleConfig
 from rollbook.generate.rollout.recipes import RolloutRecipeConfig
@@ -38,45 +39,43 @@ _Section = TypeVar("_Section")
 
 
 class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which source rows to start from."""
+    """The source rows from which rollouts start."""
 
     store_dir: str
     split: str = "all"
-    """Rows of this split only. A rollout store holds one split, so `all` is for sources that have one."""
+    """Only rows of this split. A rollout store holds one split, so `all` is for sources with a single split."""
     scenes: tuple[str, ...] = ()
-    """Rows of these scenes only; none for every scene."""
+    """Only rows of these scenes; empty for all scenes."""
 
 
 class SelectedDepthRetentionConfig(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
-    """The depth image that is kept of every candidate that was taken."""
+    """The stored depth image of every selected candidate."""
 
     enabled: bool = True
     width_px: int = 240
     height_px: int = 240
     chunk_steps: int = 64
-    """Images in one file."""
+    """Images per file."""
 
     def __post_init__(self) -> None:
         for name in ("width_px", "height_px", "chunk_steps"):
-            if getattr(self, name) < 1:
-                message = f"selected_depth.{name} is {getattr(self, name)}, expected at least 1"
-                raise ConfigurationError(message=message)
+            expect(self, name, getattr(self, name) >= 1, "at least 1", section="selected_depth")
 
     def renderer_config(self, base: Camera) -> Camera:
-        """The view of `base`, exactly so many pixels large."""
+        """The view of `base` with the size of the stored image."""
         return base.resized(self.width_px, self.height_px)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutDatasetWriterConfig:
-    """What a run is made of. Everything here but `threads`, `workers` and paths decides what comes out."""
+    """All settings of a run. Everything except `threads`, `workers` and paths determines the result."""
 
     source: SourceConfig
     store: RolloutZarrStoreConfig
     seed: int = 0
-    """Of the whole run: every random choice is drawn from a generator seeded with it and with what it is for."""
+    """Seed of the run. Every random choice uses a generator derived from this seed and from its purpose."""
     target_source: RolloutTargetSource = RolloutTargetSource.ORACLE_TARGET_TASK_SAMPLER
     target_selector: TargetSelectorConfig = field(default_factory=TargetSelectorConfig)
     oracle_target_task_sampler: OracleTargetTaskSamplerConfig = field(
@@ -93,15 +92,15 @@ class RolloutDatasetWriterConfig:
     )
     max_samples: int | None = None
     max_targets_per_sample: int | None = None
-    """Targets that gave records; those that were skipped do not count."""
+    """Most targets with records per row; skipped targets do not count."""
     require_label_valid: bool = True
-    """Skip targets without a ground-truth match. Their rollouts could be looked at, but not trained on."""
+    """Whether targets without a ground-truth match are skipped. Their rollouts cannot be used for training."""
     min_valid_root_candidates: int = 3
     renderer: Literal["auto", "embree", "bvh"] = "auto"
     threads: int = 1
-    """For rendering and scoring. What comes out does not depend on it."""
+    """Threads for rendering and scoring. The result does not depend on it."""
     workers: int = 1
-    """Processes, each with source rows of its own. What comes out does not depend on it either."""
+    """Processes, each with its own source rows. The result does not depend on it."""
 
     def __post_init__(self) -> None:
         least = {"max_samples": 1, "max_targets_per_sample": 1, "min_valid_root_candidates": 0}
@@ -115,12 +114,12 @@ class RolloutDatasetWriterConfig:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigurationError(
-                message=f"recipes: {', '.join(twice)} stands there twice; names have to differ"
+                message=f"recipes: {', '.join(twice)} is given twice; names must differ"
             )
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> RolloutDatasetWriterConfig:
-        """Reads a config file. Relative paths in it count from the folder it lies in."""
+        """Reads a config file. Relative paths in it count from its folder."""
         file = Path(path)
         try:
             table = tomllib.loads(file.read_text("utf-8"))
@@ -132,7 +131,7 @@ class RolloutDatasetWriterConfig:
 
     @classmethod
     def from_manifest(cls, store_dir: str | os.PathLike[str]) -> RolloutDatasetWriterConfig:
-        """What a store was generated with. Run again, it gives the same store: its paths are those of that run."""
+        """The config of a generated store, with the paths of that run. Running it again gives the same store."""
         file = Path(store_dir) / ROLLOUT_MANIFEST_FILENAME
         try:
             said = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
@@ -142,7 +141,7 @@ class RolloutDatasetWriterConfig:
         except (msgspec.MsgspecError, KeyError, TypeError) as error:
             message = f"{file} does not say how the store was generated"
             raise ConfigurationError(message=message) from error
-        table.pop("actor_feature_names", None)  # what came of it, not what was asked for
+        table.pop("actor_feature_names", None)  # a result in the manifest, not a setting
         return cls.from_table(table, folder=Path(), name=str(file))
 
     @classmethod
@@ -171,7 +170,7 @@ class RolloutDatasetWriterConfig:
         values: dict[str, Any] = {
             key: _converted(value, types.get(key, int), f"{name}: {key}")
             for key, value in table.items()
-            if key != "store" and value is not None  # as a manifest has it, where TOML has nothing
+            if key != "store" and value is not None  # a manifest has None where TOML has no key
         }
         values["source"] = msgspec.structs.replace(
             values["source"], store_dir=str(folder / values["source"].store_dir)
@@ -185,7 +184,7 @@ class RolloutDatasetWriterConfig:
         return RolloutDatasetWriter(self)
 
     def to_jsonable(self) -> dict[str, Any]:
-        """Plain values, as they stand in a store's manifest."""
+        """The config as plain values, as in a store's manifest."""
         values: dict[str, Any] = {
             each.name: msgspec.to_builtins(getattr(self, each.name))
             for each in dataclasses.fields(self)
@@ -196,7 +195,7 @@ class RolloutDatasetWriterConfig:
 
     @property
     def target_protocol(self) -> str:
-        """What the actor was given as its target: what it could see, or the ground truth."""
+        """The kind of target that the actor gets: what it can see, or the ground truth."""
         if self.target_source is RolloutTargetSource.ACTOR_VISIBLE_SELECTOR:
             return self.target_selector.protocol
         return TargetSourceMode.V0_GT_INPUT.value
@@ -212,21 +211,21 @@ class RolloutDatasetWriterConfig:
         return self._digest("target_scorer")
 
     def rollout_config_hash(self, recipe: RolloutRecipeConfig) -> str:
-        """Of all that decides one recipe's rollouts from a given source row."""
-        shared = self._decisive()
+        """Digest of all settings that determine one recipe's rollouts from a given source row."""
+        shared = self._decisive_values()
         del shared["recipes"]
         return digest_of(_DOMAIN, ["rollout", shared, msgspec.to_builtins(recipe)])
 
     @property
     def config_hash(self) -> str:
-        """Of the whole config, but for what does not change the outcome."""
-        return digest_of(_DOMAIN, ["writer", self._decisive()])
+        """Digest of all settings that determine the result."""
+        return digest_of(_DOMAIN, ["writer", self._decisive_values()])
 
     def _digest(self, *sections: str) -> str:
         values = {name: msgspec.to_builtins(getattr(self, name)) for name in sections}
         return digest_of(_DOMAIN, [list(sections), values])
 
-    def _decisive(self) -> dict[str, Any]:
+    def _decisive_values(self) -> dict[str, Any]:
         values = self.to_jsonable()
         for name in ("threads", "workers", "max_samples"):
             del values[name]
@@ -244,7 +243,7 @@ def _refuse_unknown(table: Mapping[str, Any], known: Mapping[str, Any], name: st
     if unknown:
         near = ", ".join(get_close_matches(unknown[0], known, n=3, cutoff=0))
         raise ConfigurationError(
-            message=f"{name}: unknown key {unknown[0]!r}; those most like it are {near}"
+            message=f"{name}: unknown key {unknown[0]!r}; the most similar keys are {near}"
         )
 
 
@@ -256,12 +255,12 @@ def _converted(value: Any, kind: Any, name: str) -> Any:
         raise ConfigurationError(message=message) from error
 
 
-def _choices(kind: Any, said: str) -> str:
-    """The values one could have given instead, where `said` complains of one that there is not."""
-    if "Invalid enum value" not in said:
+def _choices(kind: Any, error: str) -> str:
+    """The valid values, if the error is about an unknown one."""
+    if "Invalid enum value" not in error:
         return ""
     info: Any = msgspec.inspect.type_info(kind)
-    _, _, place = said.partition("- at `$")
+    _, _, place = error.partition("- at `$")
     for name in re.findall(r"\w+", place):
         if isinstance(info, msgspec.inspect.StructType):
             info = next(each.type for each in info.fields if each.encode_name == name)

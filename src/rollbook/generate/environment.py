@@ -1,7 +1,7 @@
-"""CounterfactualEnv: next-best-view as a gymnasium environment, over the same nodes that stored rollouts are made of.
+"""CounterfactualEnv: next-best-view as a gymnasium environment, on the same nodes as stored rollouts.
 
-An action is a place in the shell of candidates that is offered. The reward is the share of the target's error at the
-root that the chosen view takes away, so the rewards of an episode add up to the gain at its end.
+An action is an index into the offered shell of candidates. The reward is the share of the target's error at the root
+that the chosen view removes, so the rewards of an episode add up to its final gain.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ Info = dict[str, Any]
 ENVIRONMENT_ID = "rollbook/NextBestView-v0"
 _FARTHEST_M = 1e5
 _LARGEST_FEATURE = 1e6
-"""Bounds of spaces have to be finite; nothing comes near these."""
+"""Finite bounds of the spaces, far larger than any real value."""
 _KEPT = 4
-"""Rows and scenes that stay ready: setting one up takes longer than a step does."""
+"""Number of cached rows and scenes: preparing one takes longer than a step."""
 _REMAINING = FEATURES.index("remaining")
 _OPTIONS = ("row", "target", "candidate_seed")
 
@@ -67,9 +67,9 @@ class _Episode:
     evaluator: NodeEvaluator
     node: Node
     offered: EvaluatedNode | None
-    """None after the last step: nothing can be taken any more."""
+    """None after the last step."""
     steps: int = 0
-    """Actions so far; those that were not valid count too."""
+    """Number of actions, invalid ones included."""
     target_gain: float = 0.0
     scene_gain: float | None = 0.0
     ended: str | None = None
@@ -82,20 +82,20 @@ class _PreparedRow:
     targets: Sequence[SelectedTarget]
     skip_reason: str | None
     tasks: dict[int, RolloutTask] = field(default_factory=dict)
-    """By rank, those that were asked for and can be used."""
+    """Prepared tasks by the rank of their target."""
 
 
 class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
     """One episode is one target of one source row: `horizon` moves from its root.
 
-    What a learner may use is `candidate_features`, the columns of FEATURES for every candidate, from the actor's side
-    only. The other entries are for looking and for bookkeeping. Nothing of the oracle is in an observation; `info`
-    says what has been gained, and is not for learning from.
+    A learner may use `candidate_features`: the columns of FEATURES for every candidate, which hold only what the actor
+    knows. The other entries of an observation are for inspection. An observation never holds data of the oracle. `info`
+    holds the gains so far and must not be used for learning.
 
-    An action that is not valid gives `invalid_reward`, uses up a step, and the same shell is offered again; with
-    `invalid_ends` it ends the episode. An episode is over, `terminated`, after `horizon` steps, or where no candidate
-    is valid. It is never `truncated`: the number of steps is a part of the task, `step_fraction` and the feature
-    `remaining` tell how many are left, and there is no value beyond the last one that could be bootstrapped.
+    An invalid action gives `invalid_reward`, uses one step, and the same shell is offered again; with `invalid_ends` it
+    ends the episode. An episode is `terminated` after `horizon` steps or when no candidate is valid. It is never
+    `truncated`: the number of steps is part of the task, and `step_fraction` and the feature `remaining` tell how many
+    are left.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as gymnasium declares it
@@ -111,14 +111,14 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         max_rows_tried: int = 64,
         render_mode: None = None,
     ) -> None:
-        """`config` may be a TOML file. `rows` count within the rows it chooses; None is for all of them.
+        """`config` may be a TOML file. `rows` are numbers within the rows that it selects; None for all rows.
 
-        Without a `horizon` it is the longest of the config's recipes, which are not used otherwise. `max_rows_tried`
-        is how many rows without a usable target a reset looks at before it gives up.
+        The default `horizon` is the longest of the config's recipes, which are not used otherwise. A reset tries at
+        most `max_rows_tried` rows to find a usable target.
         """
         if not isinstance(config, RolloutDatasetWriterConfig):
             config = RolloutDatasetWriterConfig.from_toml(config)
-        # the oracle's points are for stores only
+        # only stores need the oracle's points
         store = dataclasses.replace(config.store, target_eval_crops_enabled=False)
         self.config = dataclasses.replace(config, store=store)
         longest = max(recipe.horizon for recipe in config.recipes)
@@ -143,11 +143,11 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Begins an episode; the same seed gives the same one, to the last bit.
+        """Begins an episode. The same seed gives exactly the same episode.
 
-        Row, target and the seed of the shells are drawn, unless `options` has them: `row` as in `rows`, `target` a
-        rank, `candidate_seed` that of a recipe whose candidates are to be offered. Rows and targets that cannot be
-        used are passed over; `info["skipped"]` counts why.
+        Row, target and the seed of the shells are drawn unless `options` give them: `row` as in `rows`, `target` as a
+        rank, `candidate_seed` as the seed of a recipe whose candidates are wanted. Unusable rows and targets are
+        skipped; `info["skipped"]` counts the reasons.
         """
         super().reset(seed=seed)
         wanted = _checked_options(options, self.rows)
@@ -162,7 +162,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         raise ConfigurationError(message=message)
 
     def step(self, action: np.int64 | int) -> tuple[Observation, float, bool, bool, Info]:
-        """Takes a candidate. What is seen from there becomes part of what is known, and a new shell is offered."""
+        """Moves to a candidate, fuses its view into what is known, and offers a new shell."""
         episode = self._running()
         shell = self._shell()
         if not self.action_space.contains(action):
@@ -180,7 +180,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         return self._observation(), reward, episode.ended is not None, False, info
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Which actions are valid now, [A]; by this name learners with masks ask for it."""
+        """[A]: which actions are valid now. Learners with action masks expect this name."""
         offered = self._running(also_ended=True).offered
         if offered is None:
             return np.zeros(self.num_candidates, np.bool_)
@@ -188,7 +188,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
 
     @property
     def labels(self) -> Labels:
-        """What the oracle knows of the shell that is offered: for baselines and tests, never for a learner."""
+        """The oracle's labels of the offered shell: for baselines and tests, never for a learner."""
         return {name: values.copy() for name, values in self._shell().labels.items()}
 
     # ------------------------------------------------------------------------------------- episodes
@@ -198,7 +198,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         return [self.rows[at] for at in order[: self.max_rows_tried].tolist()]
 
     def _new_roller(self, scene_id: str) -> RowRoller:
-        """One for every scene, as a roller keeps the scene it worked on last."""
+        """One roller per scene, because a roller keeps its last scene."""
         return RowRoller(self.config, self._source)
 
     def _prepare(self, row: int) -> _PreparedRow:
@@ -211,7 +211,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
     def _begun(
         self, row: int, wanted: Mapping[str, int], skipped: dict[str, int]
     ) -> _Episode | None:
-        """An episode from a usable target of the row, or None, and why not."""
+        """An episode from a usable target of the row. None if there is none; `skipped` then counts the reasons."""
         prepared = self._prepared(row)
         ranks = self.np_random.permutation(len(prepared.targets)).tolist()
         seed = wanted.get("candidate_seed", int(self.np_random.integers(2**31)))
@@ -264,7 +264,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         return prepared.tasks[target.rank]
 
     def _move(self, episode: _Episode, shell: EvaluatedNode, index: int) -> float:
-        """Takes a valid candidate; the reward for it."""
+        """Moves to a valid candidate and returns the reward."""
         reward = float(shell.labels["target_root_gain"][index])
         episode.target_gain += reward
         if episode.scene_gain is not None:
@@ -273,7 +273,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         return reward
 
     def _look_around(self, episode: _Episode) -> None:
-        """Offers the shell of where the actor now stands, unless the episode is over."""
+        """Offers the shell of the current node, unless the episode is over."""
         if episode.ended is None and episode.steps == self.horizon:
             episode.ended = "horizon"
         if episode.ended is not None:
@@ -293,7 +293,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         assert offered is not None  # as long as an episode runs, something is offered
         return offered
 
-    # ----------------------------------------------------------------------------------- what is told
+    # --------------------------------------------------------------------------------- observations
 
     def _observation(self) -> Observation:
         episode = self._running(also_ended=True)
@@ -312,7 +312,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
             observation["candidate_positions"][:] = centres(shell.shell_poses)
             observation["candidate_valid_mask"][:] = shell.mask_valid
             observation["candidate_features"][:] = shell.actor_features
-            # steps that were lost on actions that are not valid are gone
+            # invalid actions also used up steps
             observation["candidate_features"][:, _REMAINING] = self.horizon - episode.steps
         return observation
 
@@ -353,7 +353,7 @@ def _spaces(candidates: int, horizon: int) -> dict[str, spaces.Box | spaces.Mult
 
 
 def _reasons(shell: EvaluatedNode, index: int) -> tuple[str, ...]:
-    """Why a candidate is not valid; nothing if it is."""
+    """The reasons against a candidate; empty if it is valid."""
     bitset = shell.candidates.invalid_reason_bitset
     assert bitset is not None  # nodes.py gives every shell its reasons
     if shell.candidates.mask_valid[index]:

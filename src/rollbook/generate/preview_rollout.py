@@ -1,7 +1,4 @@
-"""Preview: one rollout, rolled out on the spot and drawn.
-
-It comes from the same nodes that a run would store, so what it shows is what a store would hold.
-"""
+"""Preview: computes one rollout and draws it. It uses the same nodes as a run, so it shows what a store would hold."""
 
 from __future__ import annotations
 
@@ -32,10 +29,10 @@ def draw_preview(
     out: Path,
     replace: bool,
 ) -> str:
-    """Rolls out one recipe from one target of one row, draws it, and says in one line what is to be seen.
+    """Rolls out one recipe from one target of one row, draws it, and returns a summary of one line.
 
-    `row` counts within the rows the config chooses, `target` is a rank. Without a `target` it is the first that can
-    be rolled out, without a `recipe` the first.
+    `row` is a number within the rows that the config selects, `target` a rank. The default target is the first that can
+    be rolled out, the default recipe the first of the config.
     """
     if os.path.lexists(out) and not replace:
         raise TargetExists(path=str(out), detail="it was not to be replaced")
@@ -82,7 +79,7 @@ def rolled_out(
 def _wanted(
     selection: TargetSelection, target: int | None, sample_key: str
 ) -> list[SelectedTarget]:
-    """The target of that rank, or all that might do."""
+    """The target of that rank, or all targets if no rank is given."""
     if selection.targets and target is None:
         return selection.targets
     if target is None or not 0 <= target < len(selection.targets):
@@ -118,7 +115,7 @@ def _best(result: CounterfactualRolloutResult) -> RolloutChain:
 def _walked(
     evaluator: NodeEvaluator, chain: RolloutChain
 ) -> tuple[tuple[EvaluatedNode, ...], tuple[int, ...], Node]:
-    """The nodes along a chain, evaluated already, and the one at its end, which never is."""
+    """The evaluated nodes along a chain, the indices taken, and the final node, which is not evaluated."""
     taken = tuple(step.selected_shell_index for step in chain.steps)
     node, nodes = evaluator.root(), []
     for index in taken:

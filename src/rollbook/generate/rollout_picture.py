@@ -1,4 +1,4 @@
-"""The picture of one rollout: the scene from above with all candidates, the target before and after, what was seen."""
+"""The picture of one rollout: the scene from above with all candidates, the target before and after, and the views."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ Array = NDArray[np.float64]
 
 _DPI = 110
 _OVERHEAD_M = 0.25
-"""The plan is cut this far above the root camera: what is higher would hide the rest."""
+"""The plan is cut at this height above the root camera, because higher surfaces would hide the rest."""
 _AROUND_M = 0.6
 _LEAST_SIDE_M = 4.0
 _WAY_SHOWN_M = 1.5
-"""Of the way to the root, what lies farther from it than this does not widen the plan."""
+"""Parts of the recorded path that are farther from the root do not widen the plan."""
 _PLAN_ASPECT = 1.05
 _VIEW_ELEVATION_DEG = 30.0
 _PANEL_PT = 165.0
-"""About the width of a picture of the target, in points; samples are made large enough to look like a surface."""
+"""Approximate width of a target panel in points, from which the marker size of the samples is derived."""
 _SHARE_IN_SCALE = 0.98
 _STOP_SHARE = 0.035
-"""Of the plan's width: nearer to each other than this, the signs of two steps would overlap."""
+"""Share of the plan's width below which the markers of two steps would overlap."""
 _MOST_SHOWN = 7
-"""Images and lines of the table: of a longer chain the first ones, and the last."""
+"""Most images and table rows: of a longer chain the first ones and the last."""
 
 _TRUE_BOX, _SEEN_BOX = "#1a9641", "#f07f09"
 _WAY, _CHAIN, _REJECTED, _NOTHING_HIT = "#1f5fbf", "#d7191c", "#777777", "#f2d6d6"
 _BOX_EDGES = np.array([(a, b) for a in range(8) for b in (a ^ 1, a ^ 2, a ^ 4) if a < b])
-_FROM_ABOVE = [0, 2, 6, 4, 0]
-"""Corners of an upright box in the order one walks around it."""
+FROM_ABOVE = [0, 2, 6, 4, 0]
+"""Corners of an upright box in order around it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShownRollout:
-    """One chain of one recipe, with the nodes it came through."""
+    """One chain of one recipe, with its nodes."""
 
     row: SourceRow
     true_box: Boxes
@@ -58,12 +58,12 @@ class ShownRollout:
     recipe: RolloutRecipeConfig
     task: RolloutTask
     nodes: tuple[EvaluatedNode, ...]
-    """Where each step was chosen; the root alone if there is no step."""
+    """The node of each step; only the root if there is no step."""
     taken: tuple[int, ...]
     """The shell index taken at each node."""
     end: Node
     chains: int
-    """So many were kept, and the one that gains most is shown."""
+    """Number of kept chains, of which the one with the largest gain is shown."""
 
     @property
     def root(self) -> EvaluatedNode:
@@ -71,7 +71,7 @@ class ShownRollout:
 
     @property
     def gains(self) -> Array:
-        """Of each step, as a share of the target's error at the root."""
+        """Gain of each step as a share of the target's error at the root."""
         return self._of_steps("target_root_gain")
 
     def _of_steps(self, label: str) -> Array:
@@ -105,7 +105,7 @@ class ShownRollout:
 
 @dataclass(frozen=True, slots=True)
 class Matplotlib:
-    """What is used of it, imported when a picture is asked for."""
+    """The parts of matplotlib that are used; imported when a picture is drawn."""
 
     figure: Any
     agg: Any
@@ -124,7 +124,7 @@ class Matplotlib:
 
 
 def picture_png(pictures: Matplotlib, shown: ShownRollout) -> bytes:
-    """The file, as PNG. Figures are made without pyplot: nothing global is touched."""
+    """The picture as a PNG file. It is drawn without pyplot, which has global state."""
     figure = pictures.figure.Figure(figsize=(15.5, 10.0), dpi=_DPI, layout="constrained")
     canvas = pictures.agg.FigureCanvasAgg(figure)
     figure.suptitle(_title(shown), fontsize=12)
@@ -166,7 +166,7 @@ def _draw_plan(pictures: Matplotlib, place: Any, shown: ShownRollout) -> None:
         (shown.true_box, _TRUE_BOX, "-", "target, ground truth"),
         (shown.target.box, _SEEN_BOX, "--", "target, as the actor has it"),
     ):
-        outline = box.corners()[0][_FROM_ABOVE]
+        outline = box.corners()[0][FROM_ABOVE]
         axes.plot(*outline[:, :2].T, style, lw=2.2, color=colour, label=label)
     coloured = _draw_candidates(pictures, axes, shown)
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xlabel="x, m", ylabel="y, m")
@@ -189,7 +189,7 @@ def _draw_plan(pictures: Matplotlib, place: Any, shown: ShownRollout) -> None:
 
 
 def _window(shown: ShownRollout) -> tuple[Array, Array]:
-    """What of the plan to show: all that happens, in the shape of the panel."""
+    """The part of the plan that contains everything shown, in the aspect ratio of the panel."""
     root = shown.task.root_pose[9:11]
     way = centres(shown.row.actor.poses)[:, :2]
     places = np.concatenate(
@@ -212,7 +212,7 @@ def _window(shown: ShownRollout) -> tuple[Array, Array]:
 def _draw_floor(
     axes: Any, geometry: SceneGeometry, low: Array, high: Array, eye_height: float
 ) -> None:
-    """What rays from above meet: light floor, darker furniture. Walls and what lies outside are darkest."""
+    """Draws the surfaces seen from above: light floor, darker furniture, darkest walls and outside."""
     height, solid = heights_below(geometry, low, high, eye_height + _OVERHEAD_M)
     known = np.isfinite(height)
     floor = float(np.nanquantile(height, 0.02)) if known.any() else 0.0
@@ -267,7 +267,7 @@ def _cast_vertically(
 
 
 def _draw_candidates(pictures: Matplotlib, axes: Any, shown: ShownRollout) -> Any:
-    """All candidates of the first step; what is returned carries the colour scale."""
+    """Draws all candidates of the first step; returns the artist with the colour scale."""
     shell = shown.root.candidates
     places, valid = centres(shell.shell_poses)[:, :2], shell.mask_valid
     axes.plot(
@@ -330,7 +330,7 @@ def _draw_chain(axes: Any, shown: ShownRollout) -> None:
 
 
 def _named_stops(places: Array, apart: float) -> list[tuple[Array, str]]:
-    """Where steps lead, numbered; steps that lead to nearly the same place share one sign."""
+    """Numbered places of the steps; steps to nearly the same place share one marker."""
     stops: list[tuple[Array, str]] = []
     for number, place in enumerate(places, start=1):
         near = [k for k, (stop, _) in enumerate(stops) if np.linalg.norm(stop - place) < apart]
@@ -343,7 +343,7 @@ def _named_stops(places: Array, apart: float) -> list[tuple[Array, str]]:
 
 
 def _ahead(poses: NDArray[np.floating]) -> Array:
-    """Where each looks on the plan, [..., 2], of length 1; straight up or down is nowhere."""
+    """[..., 2]: unit view directions on the plan; 0 for a camera that looks straight up or down."""
     flat = forwards(poses)[..., :2]
     length = np.linalg.norm(flat, axis=-1, keepdims=True)
     return np.asarray(np.divide(flat, length, out=np.zeros_like(flat), where=length > 1e-6))
@@ -358,7 +358,7 @@ def _poses(shown: ShownRollout) -> Iterator[Array]:
 
 
 def _draw_target(place: Any, shown: ShownRollout) -> None:
-    """The target's surface from two sides, by the distance from each sample to the nearest point that is known."""
+    """Draws the target's surface from two sides, coloured by the distance to the nearest known point."""
     points, area = _target_surface(shown)
     centre = shown.true_box.centres[0]
     corners = shown.true_box.corners()[0] - centre
@@ -396,7 +396,7 @@ def _draw_target(place: Any, shown: ShownRollout) -> None:
 
 
 def _target_surface(shown: ShownRollout) -> tuple[Array, float]:
-    """Where distances are measured from, [S, 3], and the area that these places stand for."""
+    """[S, 3]: the places where distances are measured, and the area that they represent."""
     surface = shown.task.oracle.surfaces["target"]
     if isinstance(surface, SurfaceSamples):
         return surface.points.astype(np.float64), surface.area_m2
@@ -406,7 +406,7 @@ def _target_surface(shown: ShownRollout) -> tuple[Array, float]:
 
 
 def _largest_shown(values: NDArray[np.floating]) -> float:
-    """The end of a colour scale; what lies beyond has its last colour."""
+    """The upper end of a colour scale; larger values get its last colour."""
     known = values[np.isfinite(values)]
     return float(np.quantile(known, _SHARE_IN_SCALE)) if len(known) else 1.0
 
@@ -422,7 +422,7 @@ def _measured(shown: ShownRollout, state: OracleState, *, before: bool) -> str:
 
 
 def _view_axes(azimuth: float) -> Array:
-    """Right, up, and towards the eye, as rows, of someone who looks at the target from this side and from above."""
+    """Rows right, up and towards the viewer, for a viewer who looks at the target from this side and from above."""
     tilt = np.radians(_VIEW_ELEVATION_DEG)
     eye = np.array([np.cos(tilt) * np.cos(azimuth), np.cos(tilt) * np.sin(azimuth), np.sin(tilt)])
     right = np.array([-np.sin(azimuth), np.cos(azimuth), 0.0])
@@ -433,7 +433,7 @@ def _view_axes(azimuth: float) -> Array:
 
 
 def _draw_images(pictures: Matplotlib, place: Any, shown: ShownRollout) -> None:
-    """Depth at the root and at every step, with the outline of the target's true box."""
+    """Draws the depth at the root and at every step, with the outline of the target's true box."""
     camera = shown.task.depth_camera or shown.task.camera
     numbers = _some_of(len(shown.taken) + 1)
     poses = np.stack([shown.task.root_pose, *_poses(shown)])[numbers]
@@ -452,13 +452,13 @@ def _draw_images(pictures: Matplotlib, place: Any, shown: ShownRollout) -> None:
 
 
 def _some_of(count: int) -> list[int]:
-    """All, or of more than fit the first and the last."""
+    """All numbers, or the first ones and the last if there are too many."""
     numbers = list(range(count))
     return numbers if count <= _MOST_SHOWN else [*numbers[: _MOST_SHOWN - 1], count - 1]
 
 
 def _draw_outline(pictures: Matplotlib, axes: Any, box: Boxes, pose: Array, camera: Camera) -> None:
-    """Edges in short pieces: those behind the camera are left out."""
+    """Draws the edges of a box in short pieces, without those behind the camera."""
     ends = box.corners()[0][_BOX_EDGES]
     parts = np.linspace(0, 1, 24)[None, :, None]
     pixels, depth = camera.project(ends[:, :1] * (1 - parts) + ends[:, 1:] * parts, pose)
@@ -469,7 +469,7 @@ def _draw_outline(pictures: Matplotlib, axes: Any, box: Boxes, pose: Array, came
 
 
 def _write_numbers(place: Any, shown: ShownRollout) -> None:
-    """A line for the root and for each step."""
+    """Writes a table with a row for the root and for each step."""
     axes = place.subplots()
     axes.set_axis_off()
     radius = 100 * shown.task.oracle.config.coverage_radius_m

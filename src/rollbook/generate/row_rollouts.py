@@ -1,4 +1,4 @@
-"""From one source row to its records: targets, then for each of them every recipe. What cannot be done is counted."""
+"""RowRoller: rolls out one source row: selects its targets and runs every recipe for each. Failures are counted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from rollbook.generate.targets.tasks import OracleTargetTaskSampler
 from rollbook.store.records import RolloutZarrRecord
 
 NOTHING_SCORED = "no_candidate_scored"
-"""The recipe's scorer knows nothing of any valid candidate at the root, as where the recording it follows ends."""
+"""The recipe's scorer has no score for any valid candidate at the root, for example at the end of a recording."""
 
 
 @dataclass(slots=True)
@@ -61,6 +61,11 @@ class RolloutDatasetWriterStats:
     def skip(self, reason: str, count: int = 1) -> None:
         self.skipped_reasons[reason] = self.skipped_reasons.get(reason, 0) + count
 
+    def listed_reasons(self) -> str:
+        """The reasons for skips with their counts, most frequent first."""
+        reasons = sorted(self.skipped_reasons.items(), key=lambda each: (-each[1], each[0]))
+        return ", ".join(f"{count} {reason}" for reason, count in reasons) or "nothing"
+
     def add(self, other: RolloutDatasetWriterStats) -> None:
         for each in dataclasses.fields(self):
             if each.name != "skipped_reasons":
@@ -77,18 +82,18 @@ class RowOutcome:
 
 @dataclass(slots=True, eq=False)
 class _KnownRow:
-    """What the targets of one row have in common, measured for the first of them."""
+    """What the targets of one row share, measured for the first target."""
 
     sample_key: str
     points: NDArray[np.float32]
-    """All that is known at the root."""
+    """All known points at the root."""
     oracle: Oracle | None
-    """Of some target of the scene, of this row or one before."""
+    """The oracle of another target of the scene, of this row or of an earlier one."""
     state: OracleState | None = None
 
 
 class RowRoller:
-    """Rolls out source rows, one at a time; keeps the scene it worked on last, for neighbouring rows share it."""
+    """Rolls out source rows one at a time. It keeps the last scene, because neighbouring rows share it."""
 
     def __init__(self, config: RolloutDatasetWriterConfig, source: SourceStore) -> None:
         self.config = config
@@ -97,14 +102,14 @@ class RowRoller:
         self._known: _KnownRow | None = None
 
     def roll_out(self, index: int) -> RowOutcome:
-        """All records of a row. What nobody expected is a GenerationFailed that names the row."""
+        """All records of a row. An unexpected error becomes a GenerationFailed that names the row."""
         try:
             return self._roll_out(index)
-        except (Exception, SystemExit) as error:  # a policy of the user's may do anything
+        except (Exception, SystemExit) as error:  # a user's policy may raise anything
             raise GenerationFailed(
                 sample_index=index,
                 sample_key=self.source.index[index].sample_key,
-                detail=_told(error),
+                detail=_describe(error),
             ) from error
 
     def _roll_out(self, index: int) -> RowOutcome:
@@ -133,7 +138,7 @@ class RowRoller:
         return RowOutcome(tuple(records), stats)
 
     def tasks(self, index: int) -> Iterator[RolloutTask]:
-        """Every usable target of a row, ready to be rolled out. What cannot be used is left out without a word."""
+        """Every usable target of a row, prepared for rollouts. Unusable targets are skipped silently."""
         row, oracle = self._loaded(index)
         actor = ActorState.from_view(row.actor)
         selection, _ = self.select(row, oracle, actor)
@@ -143,7 +148,7 @@ class RowRoller:
                     yield self.task(row, oracle, actor, target)
 
     def _loaded(self, index: int) -> tuple[SourceRow, OracleView]:
-        """The row with its mesh, which is read only now and may be what is missing."""
+        """The row with its mesh, which is read here and may be missing."""
         row = self.source.row(index)
         if row.oracle is None:
             message = "generation needs the oracle's side: open the source without actor_only"
@@ -214,7 +219,7 @@ class RowRoller:
     def task(
         self, row: SourceRow, oracle: OracleView, actor: ActorState, target: SelectedTarget
     ) -> RolloutTask:
-        """A target made ready; TargetInvalid where nothing can be measured on it."""
+        """A target prepared for rollouts. Raises TargetInvalid if it cannot be measured."""
         config = self.config
         geometry = self._geometry_of(oracle)
         known = self._known_of(row, geometry)
@@ -357,8 +362,8 @@ class RowRoller:
         )
 
 
-def _told(error: BaseException) -> str:
-    """Our own errors speak for themselves; of others it takes the kind and the place to find them."""
+def _describe(error: BaseException) -> str:
+    """The message of an error; for errors from elsewhere also their class and place."""
     if isinstance(error, RollbookError):
         return str(error)
     last = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,4 +1,4 @@
-"""A source row from above, as a picture: floor and furniture, the way, the root, the points and the boxes."""
+"""The picture of a source row from above: floor and furniture, the path, the root, the points and the boxes."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.errors import ConfigurationError
 from rollbook.generate.geometry.boxes import Boxes
 from rollbook.generate.geometry.mesh import TriangleMesh
 from rollbook.generate.geometry.poses import centres, forwards
+from rollbook.generate.rollout_picture import FROM_ABOVE, Matplotlib
 from rollbook.generate.sources.reader import SourceRow
 
 _SAMPLES = 600_000
 _SAMPLES_PER_CELL = 7
 _SMALLEST_CELL_M = 0.02
 _OVERHEAD_M = 0.25
-"""Above the camera by more than this is ceiling, which would hide the rest."""
+"""Surfaces higher than this above the camera are left out: the ceiling would hide the rest."""
 _MOST_POINTS = 8000
 
 
 def preview_png(row: SourceRow, *, width_px: int = 1100) -> bytes:
-    """A PNG file. A row of an actor-only store shows what the robot knows, and no scene behind it."""
-    figure_module, canvas_module, patches = _matplotlib()
+    """The picture as a PNG file. A row of an actor-only store shows what the robot knows, without the scene."""
+    matplotlib = Matplotlib.loaded()
     low, high = _extent(row)
     size = np.maximum(high - low, 0.5)
     inches = np.array([11.0, np.clip(11.0 * size[1] / size[0], 4.0, 14.0) + 0.8])
-    figure = figure_module.Figure(figsize=inches, dpi=width_px / 11.0, layout="constrained")
-    canvas = canvas_module.FigureCanvasAgg(figure)
+    figure = matplotlib.figure.Figure(figsize=inches, dpi=width_px / 11.0, layout="constrained")
+    canvas = matplotlib.agg.FigureCanvasAgg(figure)
     axes: Any = figure.add_subplot()
     if row.oracle is not None:
         _draw_scene(axes, row.oracle.mesh, float(row.actor.root_pose[11]) + _OVERHEAD_M)
-        _draw_boxes(axes, patches, row.oracle.boxes, "#2a7f3f", "true box", named=True)
+        _draw_boxes(axes, row.oracle.boxes, "#2a7f3f", "true box", named=True)
         _draw_way(axes, row.oracle.continuation, "#999999", "after the root")
     _draw_points(axes, row.actor.points)
-    _draw_boxes(axes, patches, row.actor.detections, "#d9822b", "detected box", named=False)
+    _draw_boxes(axes, row.actor.detections, "#d9822b", "detected box", named=False)
     _draw_way(axes, row.actor.poses, "#1f5fbf", "way to the root")
     _draw_root(axes, row.actor.root_pose)
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xlabel="x, m", ylabel="y, m")
@@ -47,16 +47,6 @@ def preview_png(row: SourceRow, *, width_px: int = 1100) -> bytes:
     buffer = io.BytesIO()
     canvas.print_png(buffer)
     return buffer.getvalue()
-
-
-def _matplotlib() -> tuple[Any, Any, Any]:
-    try:
-        from matplotlib import figure, patches
-        from matplotlib.backends import backend_agg
-    except ImportError as error:
-        message = "pictures need matplotlib: pip install 'rollbook[generate]'"
-        raise ConfigurationError(message=message) from error
-    return figure, backend_agg, patches
 
 
 def _counted(row: SourceRow) -> str:
@@ -81,7 +71,7 @@ def _extent(row: SourceRow) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _draw_scene(axes: Any, mesh: TriangleMesh, below_m: float) -> None:
-    """The highest surface under the camera's head in every cell, dark for high; darkest where there is none."""
+    """Draws the highest surface below `below_m` in every cell: darker for higher, darkest where there is none."""
     kept = np.flatnonzero(mesh.triangles[:, :, 2].min(axis=1) <= below_m)
     if not len(kept):
         return
@@ -107,7 +97,7 @@ def _draw_scene(axes: Any, mesh: TriangleMesh, below_m: float) -> None:
 
 
 def _surface(mesh: TriangleMesh, faces: NDArray[np.intp]) -> NDArray[np.float32]:
-    """Points spread evenly over these faces; the same every time."""
+    """Points spread evenly over these faces; always the same points."""
     rng = np.random.default_rng(0)
     ends = np.cumsum(mesh.areas[faces])
     face = faces[np.searchsorted(ends, (np.arange(_SAMPLES) + 0.5) * (ends[-1] / _SAMPLES))]
@@ -124,24 +114,22 @@ def _draw_points(axes: Any, points: NDArray[np.float32]) -> None:
     )
 
 
-def _draw_boxes(
-    axes: Any, patches: Any, boxes: Boxes, colour: str, label: str, *, named: bool
-) -> None:
+def _draw_boxes(axes: Any, boxes: Boxes, colour: str, label: str, *, named: bool) -> None:
     corners = boxes.corners()
     for row, name in enumerate(boxes.class_name):
         if not np.isfinite(corners[row]).all():
             continue
-        # seen from above: corners in the order around the box that (0, 2, 6, 4) has
-        outline = corners[row][[0, 2, 6, 4], :2]
-        axes.add_patch(
-            patches.Polygon(
-                outline, fill=False, ec=colour, lw=1.2, label=label if row == 0 else None
-            )
-        )
+        outline = corners[row][FROM_ABOVE, :2]
+        axes.plot(*outline.T, color=colour, lw=1.2, label=label if row == 0 else None)
         if named:
-            centre = outline.mean(axis=0)
             axes.text(
-                *centre, name, fontsize=6, color=colour, ha="center", va="center", clip_on=True
+                *outline[:4].mean(axis=0),
+                name,
+                fontsize=6,
+                color=colour,
+                ha="center",
+                va="center",
+                clip_on=True,
             )
 
 

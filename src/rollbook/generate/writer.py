@@ -1,4 +1,4 @@
-"""RolloutDatasetWriter: from source rows to a finished, validated store."""
+"""RolloutDatasetWriter: generates rollouts from source rows and writes them into a validated store."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from rollbook.store.writer import RolloutStoreWriter
 _PACKAGES = ("numba", "llvmlite", "embreex")
 
 OnRow = Callable[[int, int, RolloutDatasetWriterStats], None]
-"""Called after every source row with how many are done, how many there are, and the counters so far."""
+"""Called after every source row with the number of finished rows, the number of all rows, and the counters."""
 
 
 class RolloutDatasetWriter:
-    """Generates rollouts from source rows and writes them into a store of their own."""
+    """Generates rollouts from source rows and writes them into a new store."""
 
     def __init__(self, config: RolloutDatasetWriterConfig) -> None:
         self.config = config
         self.stats = RolloutDatasetWriterStats()
 
     def rows(self) -> tuple[SourceStore, tuple[int, ...]]:
-        """The source, and the rows of it that the config asks for. Refuses what could not be written in the end."""
+        """The source and the rows that the config selects. Refuses a config that could not be written at the end."""
         config = self.config
         for recipe in config.recipes:
-            scorer_named(recipe.scorer_name)  # a wrong name is found now, not after an hour
+            scorer_named(recipe.scorer_name)  # a wrong name fails here, not after an hour
         source = SourceStore.open(config.source.store_dir)
         unknown = sorted(set(config.source.scenes) - set(source.scenes))
         if unknown:
@@ -76,7 +76,7 @@ class RolloutDatasetWriter:
         invocation: RolloutStoreInvocation | None = None,
         on_row: OnRow | None = None,
     ) -> RolloutZarrWriteResult:
-        """Writes the store. A row or target that cannot be used is counted; the store appears only when all is done."""
+        """Writes the store. Rows and targets that cannot be used are counted. The store appears when it is complete."""
         self.stats = RolloutDatasetWriterStats()
         source, rows = self.rows()
         context = RolloutStoreManifestContext(
@@ -93,7 +93,8 @@ class RolloutDatasetWriter:
                     if on_row is not None:
                         on_row(done, len(rows), self.stats)
             if not self.stats.rollouts_written:
-                raise NoRollouts(samples_seen=self.stats.samples_seen, reasons=_listed(self.stats))
+                reasons = self.stats.listed_reasons()
+                raise NoRollouts(samples_seen=self.stats.samples_seen, reasons=reasons)
             result = store.finish()
         _refuse_violations(result)
         return result
@@ -115,8 +116,6 @@ class RolloutDatasetWriter:
             selected_depth_zfar_m=scorer.far_m,
         )
 
-    # ---------------------------------------------------------------------------------------- rows
-
     def _outcomes(
         self, source: SourceStore, rows: Sequence[int]
     ) -> Generator[RowOutcome, None, None]:
@@ -136,7 +135,7 @@ def _row_worker(config: RolloutDatasetWriterConfig) -> Callable[[int], RowOutcom
 
 
 def _runtime() -> dict[str, Any]:
-    """What it runs on; images and distances come from these packages as well."""
+    """The runtime of the store, plus the packages that compute images and distances."""
     runtime = collect_runtime_provenance()
     for name in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
@@ -144,13 +143,8 @@ def _runtime() -> dict[str, Any]:
     return runtime
 
 
-def _listed(stats: RolloutDatasetWriterStats) -> str:
-    reasons = sorted(stats.skipped_reasons.items(), key=lambda each: (-each[1], each[0]))
-    return ", ".join(f"{count} {reason}" for reason, count in reasons) or "nothing"
-
-
 def _refuse_violations(result: RolloutZarrWriteResult) -> None:
-    """A store of ours that does not hold together is a mistake of ours: never handed on in silence."""
+    """Raises if the written store is not valid, which would be an error of this program."""
     checked = validate_rollout_zarr_store(result.store_dir)
     if not checked.ok:
         detail = "; ".join(str(error) for error in checked.errors[:5])
