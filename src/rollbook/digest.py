@@ -38,12 +38,12 @@ def canonical_text(utf8: bytes) -> bytes:
 
 
 def canonical_count(tag: bytes, count: int) -> bytes:
-    """The opening of a list (`l`), dict (`m`) or bytes (`b`) of `count` entries."""
+    """The first bytes of a list (`l`), dict (`m`) or bytes (`b`) with `count` entries."""
     return tag + _U64.pack(count)
 
 
 def canonical(value: Plain) -> bytes:
-    """The one byte string that stands for `value`."""
+    """The canonical bytes of `value`. Different values have different bytes."""
     if value is None:
         return b"n"
     if isinstance(value, str):
@@ -62,7 +62,7 @@ def canonical(value: Plain) -> bytes:
     return canonical_count(b"l", len(value)) + b"".join(map(canonical, value))
 
 
-# records of one kind have the same keys again and again
+# records of one kind share their keys
 _utf8 = lru_cache(maxsize=4096)(str.encode)
 
 
@@ -72,7 +72,7 @@ def _canonical_key(key: str) -> bytes:
 
 
 def digest_of(domain: str, value: Plain) -> str:
-    """SHA-256 (64 hex digits) of a plain value under a domain."""
+    """SHA-256 (64 hex digits) of a domain and a plain value."""
     return sha256(canonical(domain) + canonical(value)).hexdigest()
 
 
@@ -105,7 +105,7 @@ def _bound_to_count(domain: str, count: int, top: bytes) -> str:
 
 
 def merkle_root(domain: str, leaves: Sequence[bytes]) -> str:
-    """Root over the leaves in order; it also binds how many there are."""
+    """The root over the leaves in order. It also depends on their number."""
     level = _leaf_hashes(leaves)
     while len(level) > 1:
         level = _level_above(level)
@@ -128,7 +128,7 @@ def merkle_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
 def merkle_root_from_path(
     domain: str, leaf: bytes, index: int, count: int, path: Sequence[bytes]
 ) -> str | None:
-    """The root that `path` leads to, or None when the path is too short or too long for `count`."""
+    """The root that `path` leads to. None if the path is too short or too long for `count` leaves."""
     if not 0 <= index < count:
         return None
     siblings = iter(path)

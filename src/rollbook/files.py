@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all: atomic write, promote a finished folder, lease."""
+"""Files that are either complete or absent: atomic write, promotion of a finished folder, lease."""
 
 from __future__ import annotations
 
@@ -44,8 +44,18 @@ def _storage_errors(path: Path, failed: str) -> Iterator[None]:
         raise _storage_error(path, failed, error) from error
 
 
+@contextmanager
+def write_errors(path: AnyPath) -> Iterator[None]:
+    """Turn the OSErrors of a block that writes `path` into StorageError."""
+    try:
+        yield
+    except OSError as error:
+        detail = f"cannot be written ({error.strerror or error})"
+        raise StorageError(path=str(path), detail=detail) from error
+
+
 def _beside(path: Path, suffix: str) -> Path:
-    """A hidden name of our own in the same folder; the name is cut because names have a limit."""
+    """A new hidden name in the same folder. The name is shortened, because file systems limit its length."""
     return path.with_name(f".{path.name[:40]}.{os.urandom(8).hex()}{suffix}")
 
 
@@ -58,13 +68,13 @@ def _fsync(path: AnyPath, flags: int = 0) -> None:
 
 
 def fsync_folder(path: AnyPath) -> None:
-    """Makes the names in a folder last: without it a crash can undo a rename that was seen."""
+    """Make the names in a folder durable. Without this, a crash can undo a rename that others have already seen."""
     with _storage_errors(Path(path), "the folder cannot be synced"):
         try:
             _fsync(path, os.O_DIRECTORY)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-                raise  # those two: a network filesystem on which folders cannot be synced
+                raise  # these two codes come from network filesystems that cannot sync folders
 
 
 # ---------------------------------------------------------------------------------- atomic write
@@ -72,18 +82,18 @@ def fsync_folder(path: AnyPath) -> None:
 
 @contextmanager
 def atomic_write(path: AnyPath, *, replace: bool = True) -> Iterator[BinaryIO]:
-    """A stream whose bytes become `path` when the block ends, and are dropped when it fails.
+    """A stream whose bytes become the file `path` when the block ends. If the block fails, they are removed.
 
-    Readers see the old file or the whole new one, also after a crash. `replace=False` raises
-    TargetExists rather than touch a file that is already there, even one that appeared meanwhile.
-    A symbolic link is replaced, not followed. A killed process leaves its `.*.tmp` file behind.
+    Readers see the old file or the complete new one, also after a crash. With `replace=False` an existing file raises
+    TargetExists, even if it appeared while the block ran. A symbolic link is replaced, not followed. A killed process
+    leaves its `.*.tmp` file behind.
     """
     final = Path(path)
     temp = _beside(final, ".tmp")
     with _storage_errors(final, "cannot be written"):
         if not replace:
             _refuse_existing(final)
-        # Not mkstemp, whose files are private to their owner: the umask is to decide.
+        # mkstemp would make files private to their owner; here the umask decides
         descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     stream = os.fdopen(descriptor, "wb")
     try:
@@ -96,7 +106,7 @@ def atomic_write(path: AnyPath, *, replace: bool = True) -> Iterator[BinaryIO]:
             _put_in_place(temp, final, replace)
             fsync_folder(final.parent)
     finally:
-        with suppress(OSError):  # what failed to be written before fails again when it is flushed
+        with suppress(OSError):  # a write that failed before fails again here, when it is flushed
             stream.close()
         with suppress(OSError):
             temp.unlink()
@@ -112,10 +122,10 @@ def write_bytes(
 
 @contextmanager
 def _stream_errors(final: Path) -> Iterator[None]:
-    """The caller's block may fail with OSErrors of its own, about other files or about sockets.
+    """Turn a failed write to the stream into a StorageError.
 
-    Those pass. A failed write to our stream is a bare OSError (full disk, quota, size limit, bad
-    medium: none has a subclass) that names no file.
+    Other OSErrors of the block (about other files or sockets) pass unchanged. A failed write is a plain OSError
+    without a file name: full disk, quota, size limit and bad medium have no subclass.
     """
     try:
         yield
@@ -134,20 +144,19 @@ def _put_in_place(temp: Path, final: Path, replace: bool) -> None:
     if replace:
         os.replace(temp, final)
     else:
-        os.link(temp, final)  # refuses an existing name, where a rename would overwrite it
+        os.link(temp, final)  # fails for an existing name, which a rename would overwrite
 
 
 # --------------------------------------------------------------------------------- promote a folder
 
 
 def promote_folder(finished: AnyPath, final: AnyPath, *, replace: bool = False) -> None:
-    """Makes `finished` last on disk, then gives it the name `final` in one step.
+    """Make `finished` durable on disk, then rename it to `final` in one step.
 
-    With `replace=True` an existing folder is exchanged for the new one and then removed, so that
-    readers find the old folder or the new one, also after a crash. Accepted cost: a crash before
-    the removal leaves the old folder beside `final` as `.*.old`, or for an instant under the name
-    `finished`. Where the filesystem cannot exchange two names, the old one is moved aside first:
-    a crash at that instant leaves no `final`, but both folders whole under their other names.
+    With `replace=True` an existing folder is exchanged for the new one and then removed, so readers find the old folder
+    or the new one, also after a crash. A crash before the removal leaves the old folder beside `final` as `.*.old`, or
+    for a moment under the name `finished`. Where the filesystem cannot exchange two names, the old folder is renamed
+    first: a crash at that moment leaves no `final`, but both folders are complete under their other names.
     """
     source, target = Path(finished), Path(final)
     old = None
@@ -180,10 +189,10 @@ def _check_promotion(source: Path, target: Path) -> None:
 
 
 def _fsync_tree(folder: AnyPath) -> None:
-    """Files, then folders. A disk takes many syncs at once better than one after the other."""
+    """Sync all files, then all folders. Many syncs at once are faster than one after the other."""
     files: list[str] = []
     folders = [os.fspath(folder)]
-    for each in folders:  # grows while it is walked
+    for each in folders:  # the loop appends to this list
         with os.scandir(each) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
@@ -197,15 +206,15 @@ def _fsync_tree(folder: AnyPath) -> None:
 
 def _rename_to_new_name(source: Path, target: Path) -> None:
     if not _renameat2(source, target, _RENAME_NOREPLACE):
-        _refuse_existing(target)  # a plain rename replaces an empty folder without a word
+        _refuse_existing(target)  # a plain rename silently replaces an empty folder
         os.rename(source, target)
 
 
 def _exchange(source: Path, target: Path) -> Path:
-    """Puts `source` in the place of `target`; returns where the old folder is now."""
+    """Put `source` in the place of `target`. Returns the new path of the old folder."""
     aside = _beside(target, ".old")
     if _renameat2(source, target, _RENAME_EXCHANGE):
-        os.rename(source, aside)  # at once: the old folder must not pass for a finished new one
+        os.rename(source, aside)  # at once: nobody may take the old folder for a finished new one
         return aside
     os.rename(target, aside)
     try:
@@ -217,8 +226,8 @@ def _exchange(source: Path, target: Path) -> Path:
 
 
 def _renameat2(source: Path, target: Path, flags: int) -> bool:
-    """Rename with flags; False where the system or this filesystem does not know them."""
-    import ctypes  # here, because most programs that load this module never promote a folder
+    """Rename with flags. Returns False if the system or the filesystem does not support them."""
+    import ctypes  # imported here, because most programs never promote a folder
 
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is None:
@@ -236,7 +245,7 @@ def _renameat2(source: Path, target: Path, flags: int) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Holder:
-    """What a lease file says."""
+    """The content of a lease file."""
 
     owner: str
     token: str
@@ -252,19 +261,18 @@ class _Holder:
 
 
 class Lease:
-    """The right to work on something, held by one process until a time and then free again.
+    """The exclusive right to work on something, held by one process until it expires.
 
-    `path` is a small JSON file that names the holder. It is changed only under a lock on
-    `<path>.lock`, which stays behind: removing it would let two processes lock different files.
-    Processes may run on several machines if their filesystem has `flock` across machines and
-    shows a rename at once, and if their clocks agree to well within `ttl_s`. A holder that is late
-    to renew may already have lost the lease, so `ttl_s` has to outlast its longest pause.
+    `path` is a small JSON file that names the holder. It is changed only under a lock on `<path>.lock`, which is never
+    removed: removing it would let two processes lock different files. Processes may run on several machines if their
+    filesystem has `flock` across machines and shows a rename at once, and if their clocks differ by much less than
+    `ttl_s`. A holder that renews late may have lost the lease, so `ttl_s` must be longer than its longest pause.
     """
 
     def __init__(
         self, path: Path, holder: _Holder, ttl_s: float, clock: Callable[[], float]
     ) -> None:
-        """For `acquire`, which is the way to get one."""
+        """Called by `acquire` only."""
         self.path = path
         self._holder = holder
         self._ttl_s = ttl_s
@@ -279,7 +287,7 @@ class Lease:
         ttl_s: float,
         clock: Callable[[], float] = time.time,
     ) -> Lease:
-        """Takes a free or expired lease; raises LeaseHeld while anyone has it, even `owner`."""
+        """Take a free or expired lease. Raises LeaseHeld while anybody holds it, even `owner`."""
         if not 0 < ttl_s < math.inf:
             raise ConfigurationError(message=f"a lease needs ttl_s above 0, not {ttl_s}")
         file = Path(path)
@@ -300,7 +308,7 @@ class Lease:
 
     @property
     def token(self) -> str:
-        """Differs for every acquisition, so it can mark which holder wrote something."""
+        """A new token for every acquisition. It can mark what this holder wrote."""
         return self._holder.token
 
     @property
@@ -312,10 +320,10 @@ class Lease:
         return self._holder.expires_at
 
     def renew(self) -> None:
-        """Extends the lease to `ttl_s` from now, even when it ran out, as long as nobody took it.
+        """Extend the lease to `ttl_s` from now. An expired lease can be renewed if nobody else took it.
 
-        Raises LeaseHeld when someone did, and StorageError when the file is gone: then someone may
-        have held it in between, so the work under this lease cannot go on either.
+        Raises LeaseHeld if somebody took it. Raises StorageError if the file is gone: somebody may have held the lease
+        in between, so the work under this lease must stop too.
         """
         with _locked(self.path):
             current = _read_holder(self.path)
@@ -329,7 +337,7 @@ class Lease:
             self._holder = renewed
 
     def release(self) -> None:
-        """Frees the lease; does nothing when it was lost or released before."""
+        """Free the lease. Does nothing if it was lost or released before."""
         with _locked(self.path):
             current = _read_holder(self.path)
             if current is not None and current.token == self.token:
@@ -351,7 +359,9 @@ class Lease:
 def _locked(path: Path) -> Iterator[None]:
     lock = path.with_name(f"{path.name}.lock")
     with _storage_errors(path, "the lease cannot be used"), open(lock, "ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # closing the file unlocks it, and so does dying
+        fcntl.flock(
+            file, fcntl.LOCK_EX
+        )  # the lock ends when the file is closed or the process ends
         yield
 
 
@@ -364,7 +374,7 @@ def _write_holder(path: Path, holder: _Holder) -> None:
 
 
 def _read_holder(path: Path) -> _Holder | None:
-    """None when there is no file. Garbage is an error: a guess could free a lease that is held."""
+    """The holder, or None when there is no file. A damaged file is an error: ignoring it could free a held lease."""
     try:
         return _Holder(**json.loads(path.read_bytes()))
     except FileNotFoundError:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rollbook.digest import checksum
 from rollbook.store.checks.columns import array_of
 from rollbook.store.checks.validate import validate_rollout_zarr_store
-from rollbook.store.manifest import content_sha256, json_bytes, manifest_sha256, root_metadata
+from rollbook.store.manifest import content_sha256, group_metadata, json_bytes, manifest_sha256
 from rollbook.store.rasters import FrameWriter
 from rollbook.store.raw_array import RawArrayWriter
 from rollbook.store.reader import RolloutZarrStoreReader
@@ -124,7 +124,7 @@ def write_manifest(store: Path, payload: Mapping[str, Any]) -> None:
     digest = manifest_sha256(payload)
     replace_file(store / "manifest.json", json_bytes(payload, "the manifest"))
     replace_file(
-        store / "zarr.json", root_metadata({**payload["root_attrs"], "manifest_sha256": digest})
+        store / "zarr.json", group_metadata({**payload["root_attrs"], "manifest_sha256": digest})
     )
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rollbook.errors import ConfigurationError, IncompatibleStores, InvalidNumber, StorageError
 from rollbook.store.collection import ROW_IDS, RolloutCollection
-from rollbook.store.manifest import json_bytes, manifest_sha256, root_metadata
+from rollbook.store.manifest import group_metadata, json_bytes, manifest_sha256
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.schema import Q_H, TABLES
 from rollbook.store.writer import write_rollout_zarr_store
@@ -350,7 +350,7 @@ def test_another_schema_version(
     payload["root_attrs"]["schema_version"] = "0.9-older"
     (other / "manifest.json").write_bytes(json_bytes(payload, "the manifest"))
     attrs = {**payload["root_attrs"], "manifest_sha256": manifest_sha256(payload)}
-    (other / "zarr.json").write_bytes(root_metadata(attrs))
+    (other / "zarr.json").write_bytes(group_metadata(attrs))
     monkeypatch.setattr("rollbook.store.stored_tables._check_schema", lambda *_: None)
     with pytest.raises(IncompatibleStores, match=r"schema_version is .*'0\.9-older'"):
         RolloutCollection([paths[0], other])

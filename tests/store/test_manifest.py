@@ -18,8 +18,8 @@ from rollbook.store.manifest import (
     ROLLOUT_MANIFEST_VERSION,
     RolloutStoreInvocation,
     RolloutStoreManifestContext,
+    group_metadata,
     json_bytes,
-    root_metadata,
 )
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.schema import (
@@ -224,7 +224,7 @@ def rewrite(store: Path, payload: dict[str, Any]) -> None:
     digest = hashlib.sha256(data).hexdigest()
     (store / "manifest.json").write_bytes(data)
     attrs = {**payload.get("root_attrs", {}), "manifest_sha256": digest}
-    (store / "zarr.json").write_bytes(root_metadata(attrs))
+    (store / "zarr.json").write_bytes(group_metadata(attrs))
 
 
 def test_a_stale_schema_is_refused_by_name(result: RolloutZarrWriteResult) -> None:

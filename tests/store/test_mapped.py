@@ -119,7 +119,6 @@ def test_an_array_without_values_maps_to_an_empty_one(
     append_all(tmp_path, np.zeros(shape, "f4"))
     array = MappedArray.open(tmp_path)
     assert (array.shape, array.view().shape, len(array)) == (shape, shape, shape[0])
-    array.prefetch_all()
     array.prefetch([])
     assert array.take([]).shape == (0, *shape[1:])
 
@@ -233,8 +232,7 @@ def test_prefetch_asks_for_the_pages_of_the_rows_once(
 
     monkeypatch.setattr(array, "_pages", Pages())
     array.prefetch([0, 1, 40, 41, 500, 499, 0, 24575])
-    array.prefetch_all()
-    assert asked == [(0, 2), (12, 13), (599, 600), (0, 600)]
+    assert asked == [(0, 2), (12, 13), (599, 600)]
 
 
 @pytest.mark.parametrize("count", [3, 600_000])
@@ -245,7 +243,6 @@ def test_prefetch_reaches_the_last_row_of_a_file_that_ends_inside_a_page(
     write_known(tmp_path, rows)
     array = MappedArray.open(tmp_path)
     array.prefetch([0, count - 1])
-    array.prefetch_all()
     assert same_bits(array.take([count - 1]), rows[-1:])
 
 

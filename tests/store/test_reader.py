@@ -24,7 +24,7 @@ from rollbook.errors import (
     StorageError,
     UnsupportedVersion,
 )
-from rollbook.store.manifest import json_bytes, manifest_sha256, root_metadata
+from rollbook.store.manifest import group_metadata, json_bytes, manifest_sha256
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.schema import Q_H, TABLES, TARGETS
 from rollbook.store.writer import write_rollout_zarr_store
@@ -382,7 +382,7 @@ def test_a_schema_this_release_does_not_read(
     payload["root_attrs"][attr] = value
     (copied / "manifest.json").write_bytes(json_bytes(payload, "the manifest"))
     attrs = {**payload["root_attrs"], "manifest_sha256": manifest_sha256(payload)}
-    (copied / "zarr.json").write_bytes(root_metadata(attrs))
+    (copied / "zarr.json").write_bytes(group_metadata(attrs))
     with pytest.raises(UnsupportedVersion, match=named):
         RolloutZarrStoreReader(copied)
 

@@ -30,7 +30,7 @@ from rollbook.errors import (
     TruncatedFile,
 )
 from rollbook.store.collection import RolloutCollection
-from rollbook.store.manifest import content_sha256, json_bytes, manifest_sha256, root_metadata
+from rollbook.store.manifest import content_sha256, group_metadata, json_bytes, manifest_sha256
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.remote import SIDECAR, _Remote, default_cache_dir, open_store, publish_store
 from rollbook.store.writer import write_rollout_zarr_store
@@ -329,7 +329,7 @@ def forged(url: str, store: Path, change: Any) -> None:
     attrs = {**payload["root_attrs"], "manifest_sha256": manifest_sha256(payload)}
     files = fsspec.filesystem("memory")
     files.pipe_file(f"{url}/manifest.json", json_bytes(payload, "the manifest"))
-    files.pipe_file(f"{url}/zarr.json", root_metadata(attrs))
+    files.pipe_file(f"{url}/zarr.json", group_metadata(attrs))
 
 
 @pytest.mark.parametrize("path", ["../evil", "/evil", "a//b", "a/../../evil", "a\\b", "./a"])

@@ -1,10 +1,11 @@
-"""RolloutLineage: where one rollout came from: source row, target, ground-truth match, and what made it."""
+"""RolloutLineage: the origin of one rollout: source row, target, ground-truth match, configs and policy."""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -46,23 +47,23 @@ _IDENTITY = (
 
 
 class RolloutLineage(Record, frozen=True, kw_only=True):
-    """What a rollout was made of and from, by id and digest; None where nothing is known.
+    """What a rollout was made from, by id and digest. A field is None where nothing is known.
 
-    Flat, so that a field is a column. Numbers and vectors may be given as numpy values; they are kept as Python
-    ints, floats and tuples. NaN is refused: a number that is missing is None.
+    The record is flat, so that each field can be a column. Numbers and vectors may be given as numpy values; they are
+    stored as Python ints, floats and tuples. NaN is refused: a missing number is None.
     """
 
     rollout_id: str = ""
-    """Empty until the rollout's chains are known: see `for_chain`."""
+    """Empty until the chains of the rollout are known: see `for_chain`."""
     chain_id: int = 0
-    """From 0, over the trajectories that one rollout call kept."""
+    """Index of the chain among those that one rollout call kept, from 0."""
     scene_id: str | None = None
     snippet_id: str | None = None
     mesh_version: str | None = None
     candidate_config_hash: str | None = None
     oracle_config_hash: str | None = None
     model_checkpoint_hash: str | None = None
-    """Of a learned policy; built-in ones have none."""
+    """Checkpoint of a learned policy. Built-in policies have none."""
     random_seed: int | None = None
     rollout_policy: str = "unknown"
     source_cache_version: str | None = None
@@ -77,12 +78,12 @@ class RolloutLineage(Record, frozen=True, kw_only=True):
     rollout_config_hash: str | None = None
     branch_schedule_id: str | None = None
     target_row_id: int | None = None
-    """As the selector numbered it; a store gives it an id of its own."""
+    """The number that the selector gave the target. A store gives it a row id of its own."""
     target_id: str | None = None
     target_protocol_version: str | None = None
     target_crop_policy: str | None = None
     reason_code_version: str = INVALID_REASON_VERSION
-    """Of the candidates' reasons; the target's own have `target_reason_code_version`."""
+    """Version of the reason codes of candidates. `target_reason_code_version` is that of the target."""
     selection_rng_state_hash: str | None = None
     target_selection_policy: str | None = None
     target_selection_rank: int | None = None
@@ -100,17 +101,17 @@ class RolloutLineage(Record, frozen=True, kw_only=True):
     target_semidense_support_count: int | None = None
     target_evl_support_count: int | None = None
     target_effective_support_count: float | None = None
-    """A weighted sum of the two counts, so not a whole number."""
+    """A weighted sum of the two counts, so it need not be a whole number."""
     target_visibility_score: float | None = None
     target_support_score: float | None = None
     target_deficit_score: float | None = None
     target_center_world: Vector3 | None = None
     target_extents: Vector3 | None = None
-    """Full side lengths, not half."""
+    """Full side lengths, not half lengths."""
     target_pose_world_object: Pose12 | None = None
     target_relative_pose_reference_object: Pose12 | None = None
     target_invalid_reason_bitset: int | None = None
-    """Bits of TARGET_INVALID_REASON_CODES. None: nobody objected, so the target counts as valid."""
+    """Bits of TARGET_INVALID_REASON_CODES. None means that no reason is recorded, so the target counts as valid."""
     target_primary_invalid_reason: int | None = None
     target_reason_code_version: str | None = None
     matched_gt_target_row_id: int | None = None
@@ -162,29 +163,28 @@ class RolloutLineage(Record, frozen=True, kw_only=True):
 
     @property
     def target_valid(self) -> bool:
-        """Nothing speaks against the target itself."""
+        """Whether no reason against the target itself is recorded."""
         return self.target_invalid_reason_bitset in (None, VALID_BITSET)
 
     @property
     def gt_label_valid(self) -> bool:
-        """There is a ground-truth object to measure against, and it is known which."""
+        """Whether the ground-truth object that gives the labels is known."""
         row = self.matched_gt_target_row_id
         return self.gt_match_status in LABELLED_STATUSES and row is not None and row >= 0
 
     @property
     def label_valid(self) -> bool:
-        """Labels of this rollout's candidates may be trained on."""
+        """Whether the labels of the candidates of this rollout may be used for training."""
         return self.target_valid and self.gt_label_valid
 
     def source_identity(self) -> SourceIdentity:
-        """What two rollouts of one source row must agree on, whatever their target, policy and chain."""
+        """The fields that all rollouts of one source row must share, whatever their target, policy and chain."""
         return tuple(getattr(self, field) for field in _IDENTITY)
 
     def resolved_source_row_id(self) -> int:
-        """The row this rollout starts from, by either of its names.
+        """The source row of this rollout: `source_row_id`, or else `source_sample_index`.
 
-        With neither there is no such row. Other writers then take row 0, which ties the rollout to a source that it
-        may never have seen; here it is refused.
+        A rollout with neither is refused. Taking row 0 instead would link it to a source that it may never have used.
         """
         if self.source_row_id is not None:
             return self.source_row_id
@@ -194,7 +194,7 @@ class RolloutLineage(Record, frozen=True, kw_only=True):
         raise _bad_number(self._name, "source_row_id", None, expected)
 
     def for_chain(self, rollout_id: str, chain_id: int, rollout_policy: str) -> RolloutLineage:
-        """The same lineage, named for one chain. Only what is new is checked: every other field was."""
+        """The same lineage with the name of one chain. Only the new fields are checked again."""
         record = f"lineage of {rollout_id!r}"
         checked_text(rollout_id, record, "rollout_id")
         checked_text(rollout_policy, record, "rollout_policy")
@@ -209,12 +209,12 @@ class RolloutLineage(Record, frozen=True, kw_only=True):
         return chain
 
     def digest(self) -> str:
-        """Over every field, absent ones included. Equal lineages have equal digests."""
+        """The digest over every field, including absent ones. Equal lineages have equal digests."""
         return digest_of(LINEAGE_DOMAIN, self.plain())
 
     def to_json(self) -> bytes:
         fields = msgspec.to_builtins(self)
-        # written even when it is the default: a later release with other codes must not read its own into it
+        # written even when it is the default: a later release may have another default
         fields["reason_code_version"] = self.reason_code_version
         return msgspec.json.encode(fields)
 
@@ -246,7 +246,7 @@ def _finite(value: object, record: str, field: str) -> float:
         number = math.inf
     if not math.isfinite(number):
         raise _bad_number(record, field, value, "a finite number")
-    return number + 0.0  # -0.0 becomes 0.0: they are equal, and equal lineages share a digest
+    return number + 0.0  # -0.0 becomes 0.0: the two are equal, so they must have one digest
 
 
 def _vector(value: object, record: str, field: str, length: int) -> tuple[float, ...]:
@@ -258,16 +258,8 @@ def _vector(value: object, record: str, field: str, length: int) -> tuple[float,
     return tuple(_finite(entry, record, f"{field}[{at}]") for at, entry in enumerate(entries))
 
 
-def _vector3(value: object, record: str, field: str) -> tuple[float, ...]:
-    return _vector(value, record, field, 3)
-
-
-def _pose12(value: object, record: str, field: str) -> tuple[float, ...]:
-    return _vector(value, record, field, 12)
-
-
 def _primaries(bitset: int | None) -> tuple[int, ...]:
-    """The primary reasons that go with a bitset: one, or any known one when there is no bitset."""
+    """The primary reasons that are possible for a bitset: exactly one, or every known reason if there is no bitset."""
     if bitset is None:
         return tuple(TARGET_INVALID_REASON_CODES.values())
     return (int(primary_target_reasons(np.array([bitset], np.uint32))[0]),)
@@ -287,15 +279,15 @@ _CHECK_OF: dict[str, Callable[[object, str, str], object]] = {
     "str": _text,
     "int": _whole,
     "float": _finite,
-    "Vector3": _vector3,
-    "Pose12": _pose12,
+    "Vector3": partial(_vector, length=3),
+    "Pose12": partial(_vector, length=12),
 }
 
 
 def _field_check(
     field: str, annotation: str
 ) -> tuple[str, Callable[[object, str, str], object], bool]:
-    """A field's type is written once, in its annotation; what is checked follows from it."""
+    """The check of a field follows from its annotation."""
     kind, _, rest = annotation.partition(" | ")
     return field, _CHECK_OF[kind], rest == "None"
 

@@ -1,7 +1,8 @@
-"""NPZ without pickle: arrays in a zip file, read from anybody, and refused rather than trusted.
+"""NPZ without pickle: arrays in a zip file. Files may come from anybody, so everything is checked before it is used.
 
-Numbers, truth values, times and text; text is NumPy's fixed-width Unicode, which `numpy.load` reads as well. An object
-array is never read, because reading one runs code, and never written, unless all it holds is text.
+Arrays hold numbers, truth values, times or text. Text is NumPy's fixed-width Unicode, which `numpy.load` reads too. An
+object array is never read, because reading one runs code. It is written only if it holds nothing but text.
+docs/decisions/0017-pictures-by-pillow.md says why `numpy.load` is not enough.
 """
 
 from __future__ import annotations
@@ -55,24 +56,24 @@ _NUMBER = re.compile(r"-?\d+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ArrayFacts:
-    """What an array is, known without reading it."""
+    """Type and shape of an array, known without reading the array."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
 
 def read_npz(source: Source, *, limits: NpzLimits | None = None) -> dict[str, AnyArray]:
-    """Every array by its key. Anything wrong with the bytes is an InvalidValue, before much memory was used."""
+    """Every array by its key. Bytes that are wrong raise InvalidValue before much memory is used."""
     with NpzArchive(source, limits=limits) as archive:
         return {key: archive.read(key) for key in archive.keys}
 
 
 class NpzArchive:
-    """For reading some of the arrays, or only their shapes. Everything else was checked when it was opened."""
+    """Reads some of the arrays, or only their shapes. Opening checks the table of contents."""
 
     def __init__(self, source: Source, *, limits: NpzLimits | None = None) -> None:
         self._limits = limits or NpzLimits()
-        self._record, self._stream, self._ours = _opened(source)
+        self._record, self._stream, self._ours = _open_source(source)
         try:
             self._archive = open_members(self._stream, self._limits, self._record)
         except BaseException:
@@ -119,15 +120,15 @@ class NpzArchive:
             raise refusal(self._record, "key", repr(key), f"one that is there: {known}") from None
 
     def _member(self, info: zipfile.ZipInfo) -> IO[bytes]:
-        """Of an archive in memory a small member is taken as it lies there: zipfile spends more on opening it than on
-        reading."""
+        """A small member of an archive in memory is read directly, because zipfile needs more time to open it than to
+        read it."""
         if not isinstance(self._stream, io.BytesIO) or info.file_size > _PIECE:
             return self._archive.open(info)
         data = stored_member(self._stream.getbuffer(), info)
         return self._archive.open(info) if data is None else io.BytesIO(data)
 
     def _header(self, key: str, info: zipfile.ZipInfo, member: Any) -> tuple[ArrayFacts, bool]:
-        """Type and shape, and whether columns come first. They have to account for every byte of the member."""
+        """Type, shape and whether the order is Fortran's. They must account for every byte of the member."""
         start = member.read(8)
         if start[:6] != _MAGIC or start[6:] not in (b"\x01\x00", b"\x02\x00"):
             raise refusal(self._record, key, "not an array of version 1 or 2", "a .npy member")
@@ -136,7 +137,7 @@ class NpzArchive:
         if length > self._limits.header_bytes:
             most = f"at most {self._limits.header_bytes} bytes"
             raise refusal(self._record, key, f"a header of {length} bytes", most)
-        facts, fortran_order = _parsed(self._record, key, member.read(length))
+        facts, fortran_order = _parse_header(self._record, key, member.read(length))
         expected = info.file_size - len(start) - width - length
         if math.prod(facts.shape) * facts.dtype.itemsize != expected:
             detail = f"{facts.dtype} of shape {facts.shape} in {expected} bytes"
@@ -145,9 +146,9 @@ class NpzArchive:
 
 
 def write_npz(target: str | os.PathLike[str] | BinaryIO, arrays: Mapping[str, ArrayLike]) -> None:
-    """The same arrays give the same bytes, always. A path is written whole or not at all.
+    """Write arrays. The same arrays always give the same bytes. A path is written atomically.
 
-    Unpacked on disk, as `numpy.savez` does: sensor data hardly shrinks, and readers are spared the work.
+    The arrays are not compressed, as with `numpy.savez`: sensor data hardly shrinks, and reading is faster.
     """
     plain = {key: storable_array(key, array) for key, array in arrays.items()}
     limits = NpzLimits()
@@ -161,7 +162,7 @@ def write_npz(target: str | os.PathLike[str] | BinaryIO, arrays: Mapping[str, Ar
 
 
 def storable_array(key: str, value: ArrayLike) -> AnyArray:
-    """The array itself, or text from objects that are all text; anything else that needs pickle is refused."""
+    """The value as an array that needs no pickle. Objects that are all text become text; other objects are refused."""
     if isinstance(value, np.ma.MaskedArray):
         raise refusal("npz", key, "a masked array", "an array: fill what is masked, with NaN say")
     try:
@@ -173,15 +174,15 @@ def storable_array(key: str, value: ArrayLike) -> AnyArray:
     if array.dtype.kind not in _PLAIN_KINDS:
         raise refusal("npz", key, f"of type {array.dtype}", "numbers, truth values, times or text")
     if array.dtype.kind in "US" and not isinstance(value, np.ndarray):
-        _check_endings(key, np.asarray(value, object).ravel())
+        _refuse_trailing_nul(key, np.asarray(value, object).ravel())
     return array
 
 
 # ---------------------------------------------------------------------------------------- reading
 
 
-def _opened(source: Source) -> tuple[str, BinaryIO, bool]:
-    """A name for messages, the bytes, and whether they are ours to close."""
+def _open_source(source: Source) -> tuple[str, BinaryIO, bool]:
+    """A name for messages, the stream, and whether this module has to close it."""
     if isinstance(source, bytes | bytearray | memoryview):
         return "npz", io.BytesIO(source), True
     if isinstance(source, str | os.PathLike):
@@ -189,7 +190,7 @@ def _opened(source: Source) -> tuple[str, BinaryIO, bool]:
     return str(getattr(source, "name", "npz")), source, False
 
 
-def _parsed(record: str, key: str, header: bytes) -> tuple[ArrayFacts, bool]:
+def _parse_header(record: str, key: str, header: bytes) -> tuple[ArrayFacts, bool]:
     fields = _fields(header.decode("latin-1"))
     if fields is None:
         raise refusal(record, key, "a header that is not one", "type and shape")
@@ -199,7 +200,7 @@ def _parsed(record: str, key: str, header: bytes) -> tuple[ArrayFacts, bool]:
 
 
 def _fields(header: str) -> dict[str, str] | None:
-    """Of the one literal that a header is. Python's own parser would do, but is neither quick nor safe in threads."""
+    """The fields of a header, which is one Python literal. The parser of Python is slow and not safe in threads."""
     text = header.strip()
     if not (text.startswith("{") and text.endswith("}")):
         return None
@@ -210,13 +211,13 @@ def _fields(header: str) -> dict[str, str] | None:
             return None
         found[field["name"]] = field["value"]
         at = field.end()
-    as_they_should = (
+    complete = (
         found.keys() == {"descr", "fortran_order", "shape"}
         and found["descr"][0] in "'\"["
         and found["fortran_order"] in ("True", "False")
         and found["shape"][0] == "("
     )
-    return found if as_they_should else None
+    return found if complete else None
 
 
 def _dtype(record: str, key: str, descr: str) -> np.dtype[Any]:
@@ -258,7 +259,7 @@ def _shaped(
         return np.empty(facts.shape, facts.dtype)
     array: AnyArray = data.view(facts.dtype)
     if facts.dtype.kind == "b":
-        array = data != 0  # a truth value of 7 is true, but not to every part of NumPy
+        array = data != 0  # a byte of 7 is a true value, but not every part of NumPy treats it so
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if facts.dtype.kind == "U" and array.size:
@@ -274,7 +275,9 @@ def _shaped(
 def _write(stream: BinaryIO, arrays: Mapping[str, AnyArray]) -> None:
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for key, array in arrays.items():
-            member = zipfile.ZipInfo(f"{key}.npy")  # dated 1980, so that the bytes do not change
+            member = zipfile.ZipInfo(
+                f"{key}.npy"
+            )  # the date is always 1980, so that the bytes do not change
             with archive.open(member, "w", force_zip64=True) as out:
                 np.lib.format.write_array(out, array, allow_pickle=False)
 
@@ -284,12 +287,12 @@ def _as_text(key: str, array: AnyArray) -> AnyArray:
     if not all(isinstance(item, str) for item in items):
         other = next(type(item).__name__ for item in items if not isinstance(item, str))
         raise refusal("npz", key, f"objects ({other})", "numbers or text: they need no pickle")
-    _check_endings(key, items)
+    _refuse_trailing_nul(key, items)
     return np.array(items.tolist(), np.str_).reshape(array.shape)
 
 
-def _check_endings(key: str, items: Iterable[Any]) -> None:
-    """NumPy fills short texts up with NUL, so one that ends in NUL would come back shorter."""
+def _refuse_trailing_nul(key: str, items: Iterable[Any]) -> None:
+    """NumPy pads short texts with NUL, so a text that ends in NUL would be shorter when it is read."""
     for item in items:
         if isinstance(item, str | bytes) and item[-1:] in ("\0", b"\0"):
             raise refusal("npz", key, "text that ends in NUL", "text without it, or uint8")

@@ -1,4 +1,4 @@
-"""Policies: an identified state of the weights, the checkpoint it came from, and where a batch's samples stem from."""
+"""PolicyRevision: an identified state of a policy; its checkpoint; and the revisions that a batch was made from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Described = TypeVar("Described", bound=Record)
 
 
 class CheckpointReference(Record, frozen=True, kw_only=True):
-    """Where the weights of a revision lie, and which cluster state wrote them."""
+    """Where the weights of a revision are stored, and the state of the cluster that wrote them."""
 
     checkpoint_family: str
     stream_id: str
@@ -72,7 +72,7 @@ class PolicyRevision(Record, frozen=True, kw_only=True):
             checked_type(self.checkpoint, CheckpointReference, record, "checkpoint")
 
     def revision_drift_from(self, source: PolicyRevision) -> int | None:
-        """How many revisions `source` is behind; None where that is not defined (other family, no number, ahead)."""
+        """How many revisions `source` is behind. None if it is of another family, has no number or is ahead."""
         if self.policy_family != source.policy_family:
             return None
         if self.revision_number is None or source.revision_number is None:
@@ -82,7 +82,7 @@ class PolicyRevision(Record, frozen=True, kw_only=True):
 
 
 def conflicting_field(first: Record, second: Record) -> str | None:
-    """The first field in which two descriptions of one thing contradict each other; absence contradicts nothing."""
+    """The first field in which two descriptions of one thing differ. An absent field does not count."""
     for field in first.__struct_fields__:
         mine, other = getattr(first, field), getattr(second, field)
         if isinstance(mine, Record) and isinstance(other, Record):
@@ -111,19 +111,19 @@ def revision_conflict(
 
 
 def merged(first: Described, second: Described) -> Described:
-    """What two descriptions that do not contradict each other say together."""
-    said = {}
+    """Two descriptions of one thing as one. They must not contradict each other."""
+    added = {}
     for field in first.__struct_fields__:
         mine, other = getattr(first, field), getattr(second, field)
         if isinstance(mine, Record) and isinstance(other, Record):
-            said[field] = merged(mine, other)
+            added[field] = merged(mine, other)
         elif mine is None:
-            said[field] = other
-    return msgspec.structs.replace(first, **said)
+            added[field] = other
+    return msgspec.structs.replace(first, **added)
 
 
 def lineage_digest(target: PolicyRevision, sources: tuple[PolicyRevision, ...]) -> str:
-    """v1 recipe, byte-exact. Binds ids and policy digests only; the batch's content digest binds the rest."""
+    """v1 recipe, byte-exact. It covers ids and policy digests only; the content digest of the batch covers the rest."""
     pieces = [
         f"psionic_policy_lineage|{target.policy_family}|target|{target.revision_id}|{target.policy_digest}"
     ]
@@ -132,7 +132,7 @@ def lineage_digest(target: PolicyRevision, sources: tuple[PolicyRevision, ...]) 
 
 
 class PolicyRevisionLineage(Record, frozen=True, kw_only=True):
-    """The revision a batch is for and the unique revisions its rollouts came from, in order of their ids."""
+    """The revision that a batch trains, and the unique revisions that made its rollouts, in order of their ids."""
 
     target_revision: PolicyRevision
     source_revisions: tuple[PolicyRevision, ...]

@@ -1,7 +1,7 @@
-"""Why a candidate or a target is not usable: versioned codes, bitsets of them, and the one that is shown first.
+"""Reasons why a candidate or a target is invalid: versioned codes, bitsets of codes, and the primary reason.
 
-A code is a bit position. Codes are only ever appended, so a bit keeps its meaning for as long as its version lives.
-A bitset always has a bit: VALID, or the reasons against. Zero is neither, and is refused rather than guessed at.
+A code is a bit position. New codes are appended only, so a bit keeps its meaning within a version. A bitset always has
+at least one bit: VALID, or the reasons against. Zero has no meaning and is refused.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ TARGET_INVALID_REASON_CODES = _codes(
     "TARGET_GT_UNMATCHED",
     "TARGET_GT_AMBIGUOUS",
 )
-"""Reasons against a target, by name: another table, with bits of its own."""
+"""Reasons against a target, by name. Their bits are not those of candidate reasons."""
 
 VALID_BITSET = 1
-"""Valid and nothing else, in both tables."""
+"""The bitset of a valid candidate or target: only the bit VALID is set."""
 
 STRATEGY_NAMES = ("forward_rig", "radial_away", "radial_towards", "target_point")
-"""Where a candidate looks, by strategy_id."""
+"""Direction in which a candidate looks, by strategy_id."""
 
 POSITION_NAMES = (
     "upper_bound_free_shell",
@@ -80,7 +80,7 @@ POSITION_NAMES = (
     "local_refinement",
     "revisit_backtrack",
 )
-"""How a candidate's centre was sampled, by position_id."""
+"""How the position of a candidate was sampled, by position_id."""
 
 _SHOWN_FIRST = (
     "POSE_NONFINITE",
@@ -97,7 +97,7 @@ _SHOWN_FIRST = (
     "SAMPLER_RULE_REJECTED",
 )
 _LOWEST_FIRST = tuple(range(1, 32))
-# a dict keeps the first place of a bit that is named twice
+# a dict keeps the first position of a bit that occurs twice
 _CANDIDATE_ORDER = tuple(
     dict.fromkeys([*(INVALID_REASON_CODES[name] for name in _SHOWN_FIRST), *_LOWEST_FIRST])
 )
@@ -116,42 +116,42 @@ def reason_mask(*names: str) -> int:
 
 
 def has_reason(bitset: Bitset, name: str) -> NDArray[np.bool_]:
-    """Which rows have this candidate reason, alone or among others."""
+    """Which rows have this candidate reason, alone or with other reasons."""
     bits = _checked(bitset, "candidate reasons")
     found: NDArray[np.bool_] = (bits & np.uint32(reason_mask(name))) != 0
     return found
 
 
 def primary_reasons(bitset: Bitset) -> NDArray[np.uint16]:
-    """The code to show for each candidate: 0 when only VALID is set, else the most telling reason present.
+    """The code to show for each candidate: 0 when only VALID is set, otherwise the most informative reason.
 
-    A bit this release has no name for counts last, as its position: it was set by a later version.
+    A bit that has no name in this release comes last: a later version set it.
     """
     return _primary(bitset, _CANDIDATE_ORDER, "candidate reasons")
 
 
 def primary_target_reasons(bitset: Bitset) -> NDArray[np.uint16]:
-    """The code to show for each target: 0 when only VALID is set, else the lowest reason present."""
+    """The code to show for each target: 0 when only VALID is set, otherwise the lowest reason."""
     return _primary(bitset, _LOWEST_FIRST, "target reasons")
 
 
 def decode_invalid_reason(code: int) -> str:
-    """The name of a candidate reason, `reason_<code>` when it has none here."""
+    """The name of a candidate reason; `reason_<code>` for a code without a name."""
     return _name(_REASON_NAMES, code, "reason")
 
 
 def decode_target_invalid_reason(code: int) -> str:
-    """The name of a target reason, `target_reason_<code>` when it has none here."""
+    """The name of a target reason; `target_reason_<code>` for a code without a name."""
     return _name(_TARGET_REASON_NAMES, code, "target_reason")
 
 
 def decode_position_id(position_id: int) -> str:
-    """The name of a position family; negative ids mean that it was not recorded."""
+    """The name of a position family; "unknown" for a negative id, which means "not recorded"."""
     return "unknown" if position_id < 0 else _name(POSITION_NAMES, position_id, "position")
 
 
 def decode_strategy_id(strategy_id: int) -> str:
-    """The name of a view direction; negative ids mean that it was not recorded."""
+    """The name of a view direction; "unknown" for a negative id, which means "not recorded"."""
     return "unknown" if strategy_id < 0 else _name(STRATEGY_NAMES, strategy_id, "strategy")
 
 
@@ -187,7 +187,7 @@ def _primary(bitset: Bitset, order: tuple[int, ...], record: str) -> NDArray[np.
     _refuse_empty(rows, reasons, record)
     present = int(np.bitwise_or.reduce(reasons))
     found = np.zeros(len(rows), np.uint16)
-    # the first in order is written last, over all others; most bits are set nowhere and cost nothing
+    # in reverse order, so that the most informative reason overwrites the others; bits set nowhere are skipped
     for bit in reversed(order):
         if present >> bit & 1:
             found[(reasons & np.uint32(1 << bit)) != 0] = bit

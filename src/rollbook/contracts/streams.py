@@ -1,4 +1,4 @@
-"""Streams: how the arrays of sensors.npz and actions.npz are named, and the clock each of them has.
+"""Streams: the names of the arrays in sensors.npz and actions.npz, and the clock of each namespace.
 
 A key is `<namespace>/<field>`; the namespace is everything before the last slash. `<namespace>/_t_ns` holds one time in
 nanoseconds for each row of the namespace. Namespaces may differ in rate and length.
@@ -17,14 +17,14 @@ from rollbook.errors import InvalidValue
 
 CLOCK_FIELD = "_t_ns"
 ONLY_FIELD = "value"
-"""The field of a namespace that has one, when it was given no name."""
+"""The field name in a namespace whose only field was given without a name."""
 
 Clocks: TypeAlias = "ArrayLike | Mapping[str, ArrayLike]"
-"""One for all, or one for each namespace."""
+"""One clock for all namespaces, or one for each."""
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """Namespace and field. A key without a slash is a namespace with one field."""
+    """The namespace and the field of a key. A key without a slash is a namespace with one field."""
     namespace, slash, field = key.rpartition("/")
     return (namespace, field) if slash else (key, ONLY_FIELD)
 
@@ -32,7 +32,7 @@ def split_key(key: str) -> tuple[str, str]:
 def clocked_streams(
     record: str, arrays: Mapping[str, ArrayLike], t_ns: Clocks | None
 ) -> dict[str, NDArray[Any]]:
-    """The arrays under their full keys, each namespace with a clock of its own length. `record` is for messages."""
+    """The arrays under their full keys, each namespace with its clock. `record` names them in error messages."""
     if not arrays:
         raise InvalidValue(record=record, field="it", value="empty", expected="at least one array")
     clocks = _clocks_given(record, arrays, t_ns)
@@ -56,7 +56,7 @@ def clocked_streams(
 def _clocks_given(
     record: str, arrays: Mapping[str, ArrayLike], t_ns: Clocks | None
 ) -> dict[str, NDArray[np.int64]]:
-    """A clock among the arrays counts most, then the one for the namespace, then the one for all."""
+    """A clock among the arrays comes first, then the clock for the namespace, then the clock for all."""
     keys = [split_key(str(key)) for key in arrays]
     namespaces = dict.fromkeys(namespace for namespace, field in keys if field != CLOCK_FIELD)
     among = {

@@ -1,7 +1,7 @@
-"""Typed metadata: six shapes that robots report again and again, so that a page can draw them and a metric read them.
+"""Typed metadata: six kinds of values that robots often report, in a form that pages can draw and metrics can read.
 
-On the wire each is an object with a `__type` and every field, null when it is not known. Metres, radians, seconds;
-quaternions are x, y, z, w. An unknown `__type` passes: it was written by a later release.
+On the wire each is an object with a `__type` and every field; an unknown field value is null. Units are metres,
+radians and seconds; quaternions are x, y, z, w. An unknown `__type` is accepted: a later release may have written it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from rollbook.errors import InvalidValue
 
 TYPE_KEY = "__type"
 DEEPEST_METADATA = 32
-"""Levels of objects and lists inside each other."""
+"""How deep objects and lists may be nested."""
 
 Numbers: TypeAlias = "Sequence[float] | np.ndarray[Any, Any]"
 
 
 class TypedValue:
-    """Base of the six. They hold tuples, so that one cannot change after it was checked."""
+    """Base class of the six kinds. They hold tuples, so that a value cannot change after it was checked."""
 
     wire_name: ClassVar[str]
 
@@ -135,7 +135,7 @@ class Battery(TypedValue):
     """0 to 100."""
     voltage_v: float | None = None
     current_a: float | None = None
-    """Above 0 while discharging."""
+    """Positive while the battery discharges."""
     charging: bool | None = None
 
     def __post_init__(self) -> None:
@@ -164,11 +164,11 @@ _CLASSES: Mapping[str, type[TypedValue]] = {
     each.wire_name: each for each in (JointState, Pose3D, Twist, Imu, Battery, EpisodeOutcome)
 }
 TYPED_METADATA = tuple(_CLASSES)
-"""The values of `__type` whose shape is checked."""
+"""The values of `__type` whose fields are checked."""
 
 
 def check_typed_metadata(metadata: Mapping[str, Any]) -> None:
-    """Raises InvalidValue, with the path to it, for the first typed object that is not what it says it is."""
+    """Raise InvalidValue, with its path, for the first typed object whose fields do not match its `__type`."""
     for path, value in _objects("", metadata, 0):
         cls = _CLASSES.get(value[TYPE_KEY]) if isinstance(value.get(TYPE_KEY), str) else None
         if cls is not None:
@@ -176,9 +176,9 @@ def check_typed_metadata(metadata: Mapping[str, Any]) -> None:
 
 
 def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What goes on the wire: typed values as objects, NumPy as plain numbers and lists, names as text.
+    """Metadata for the wire: typed values as objects, NumPy values as plain numbers and lists, names as text.
 
-    What JSON cannot say is refused by its path, here, before anything has been created anywhere.
+    A value that JSON cannot express is refused with its path, before anything is sent.
     """
     if not isinstance(metadata, Mapping):
         raise _invalid("metadata", "it", metadata, "a mapping of names to values")

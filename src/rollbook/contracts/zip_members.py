@@ -1,7 +1,7 @@
-"""The table of contents of a zip file from elsewhere, checked in full before one byte of it is unpacked.
+"""Checks the table of contents of an untrusted zip file before any byte of it is unpacked.
 
-Strict on purpose: nothing before the first member, nothing between the directory and the end, no comment, no member
-that overlaps another. Every archive NumPy writes is of this form; what is not can only be a mistake or a trick.
+The checks are strict: no bytes before the first member or between the directory and the end, no comment, no
+overlapping members. Every archive that NumPy writes passes them; other archives are damaged or an attack.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _UTF_8 = 0x800
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpzLimits:
-    """What an archive may ask of whoever reads it."""
+    """How large an archive may be."""
 
     members: int = 4096
     name_bytes: int = 512
     header_bytes: int = 10_000
-    """Of one array: its type and shape as text."""
+    """Length of the header of one array, which states its type and shape."""
     total_bytes: int = 4 << 30
-    """Of all arrays together, unpacked."""
+    """Size of all arrays together, unpacked."""
     ratio: float = 100.0
-    """Unpacked to packed, of the whole archive, once it is no longer small."""
+    """Unpacked size over packed size of the whole archive. Applies to archives above `small_bytes`."""
     small_bytes: int = 64 << 20
-    """An archive that unpacks to no more than this may be packed as tightly as it likes."""
+    """An archive that unpacks to at most this size may have any ratio."""
 
 
 def refusal(record: str, field: str, value: object, expected: str) -> InvalidValue:
@@ -50,7 +50,7 @@ def refusal(record: str, field: str, value: object, expected: str) -> InvalidVal
 
 @contextmanager
 def zip_errors(record: str, field: str) -> Iterator[None]:
-    """zipfile and zlib fail in many ways on bytes that were not meant for them; all become one refusal."""
+    """Turn the many exceptions of zipfile and zlib for damaged bytes into one refusal."""
     try:
         yield
     except InvalidValue:
@@ -69,7 +69,7 @@ def zip_errors(record: str, field: str) -> Iterator[None]:
 
 
 def open_members(stream: BinaryIO, limits: NpzLimits, record: str) -> zipfile.ZipFile:
-    """The archive, of which every member may be read: sizes, names, places and methods are within the limits."""
+    """Open the archive after checking that sizes, names, places and methods of all members are within the limits."""
     size = stream.seek(0, 2)
     count, directory_at = _check_end(stream, size, limits, record)
     with zip_errors(record, "archive"):
@@ -85,9 +85,9 @@ def open_members(stream: BinaryIO, limits: NpzLimits, record: str) -> zipfile.Zi
 
 
 def stored_member(archive: memoryview, member: zipfile.ZipInfo) -> memoryview | None:
-    """The bytes of a member that is stored unpacked and whose header and checksum are as the directory says.
+    """The bytes of a member that is stored unpacked and whose header and checksum match the directory.
 
-    None for any other, which is for zipfile to unpack or to find fault with.
+    None for any other member: zipfile then unpacks it or reports what is wrong.
     """
     at = member.header_offset
     if member.compress_type != zipfile.ZIP_STORED or at + _LOCAL.size > len(archive):
@@ -103,7 +103,7 @@ def stored_member(archive: memoryview, member: zipfile.ZipInfo) -> memoryview | 
 
 
 def check_key(key: str, limits: NpzLimits, record: str) -> None:
-    """A key may begin with a slash, as a topic does. It is never a path here, and is to be none elsewhere."""
+    """A key may begin with a slash, like a ROS topic. It must not be usable as a path that leaves a folder."""
     if not key or len(key.encode("utf-8", "surrogatepass")) > limits.name_bytes:
         raise refusal(record, "key", repr(key[:80]), f"a name of 1 to {limits.name_bytes} bytes")
     if "\\" in key or ".." in key.split("/") or not key.isprintable():
@@ -113,7 +113,7 @@ def check_key(key: str, limits: NpzLimits, record: str) -> None:
 
 
 def _check_end(stream: BinaryIO, size: int, limits: NpzLimits, record: str) -> tuple[int, int]:
-    """How many members there are and where the directory begins, from the last bytes of the file."""
+    """The number of members and the start of the directory, from the last bytes of the file."""
     if size < _END.size:
         raise refusal(record, "archive", f"{size} bytes", "a zip archive (.npz)")
     end_at = size - _END.size
@@ -158,7 +158,7 @@ def _check_member(member: zipfile.ZipInfo, limits: NpzLimits, record: str) -> No
 
 
 def _check_apart(members: Sequence[zipfile.ZipInfo], directory_at: int, record: str) -> None:
-    """Each has bytes of its own: many members over the same bytes are how a small file becomes a large one."""
+    """Refuse members that share bytes: that is how a zip bomb makes a small file unpack to a large one."""
     names = set()
     free_from = 0
     for member in sorted(members, key=lambda each: each.header_offset):

@@ -1,4 +1,4 @@
-"""Batches of states from the mapped dense view: shuffled by a seed, resumable, one `take` per column."""
+"""Batches of states from the dense view: shuffled by a seed and resumable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = NDArray[Any]
 
 
 def epoch_order(states: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The order of one epoch: the same on every machine for the same seed."""
+    """The order of the states in one epoch. It is the same on every machine for the same seed."""
     return np.random.default_rng([seed, epoch]).permutation(states)
 
 
@@ -30,7 +30,7 @@ def state_batches(
     start: int,
     prefetch: bool,
 ) -> Iterator[dict[str, Array]]:
-    """Batch number `start` and on, without reading those before it. The last batch of an epoch may be smaller."""
+    """Batches from number `start` on; earlier batches are not read. The last batch of an epoch may be smaller."""
     if size < 1 or start < 0:
         raise ConfigurationError(message=f"a batch of {size} states from {start} on cannot be made")
     names = store.column_names("q_h") if columns is None else tuple(columns)
@@ -56,7 +56,7 @@ def _prefetch(sources: Mapping[str, StateColumn], rows: NDArray[np.int64]) -> No
 
 
 class StateColumn:
-    """One column of the dense view, taken row by row wherever it lies."""
+    """One column of the dense view. Rows are copied from the mapped file, or from memory where it is compressed."""
 
     def __init__(self, store: StoredTables, name: str) -> None:
         folder = store.local(f"q_h/{name}")
@@ -65,11 +65,11 @@ class StateColumn:
         self._constant = self._mapped is not None and self._mapped.is_constant
 
     def take(self, rows: NDArray[np.int64], out: Array | None = None) -> Array:
-        """These rows, which must exist: they come from an order of all of them, and looking again costs a quarter."""
+        """Copies of these rows. They must exist: a check would cost a quarter of the time."""
         if self._mapped is not None and self._constant:
             return self._mapped.take(
                 rows, out
-            )  # numpy would spread the one value over all rows first
+            )  # numpy would first expand the one value to all rows
         return self._values.take(rows, 0, out, "clip")
 
     def prefetch(self, rows: NDArray[np.int64]) -> None:

@@ -1,4 +1,4 @@
-"""From the shells of records to candidate columns: every value that is one per candidate, for many records at once."""
+"""Candidate columns: every value of which there is one per candidate, computed for many records at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollbook.contracts.reasons import (
     primary_reasons,
     reason_mask,
 )
-from rollbook.store.record_checks import feature_count, wrong
+from rollbook.store.record_checks import feature_count, invalid_value
 from rollbook.store.records import POSE, RolloutStep, RolloutZarrRecord
 from rollbook.store.schema import CANDIDATES, DIAGNOSTICS
 
@@ -35,10 +35,10 @@ METRIC_NAMES: Mapping[str, tuple[str, ...]] = {
     "target_current_support": ("target_current_support",),
     "target_candidate_support": ("target_candidate_support",),
 }
-"""Label column → the metric vectors it is taken from, first found. A generic `rri` is nobody's label."""
+"""Label column → names of the metric vectors it can come from; the first one found is used. A plain `rri` is none."""
 
 ORACLE_TERMS = tuple(DIAGNOSTICS.packed()["oracle_terms"])
-"""Diagnostics that come as metric vectors, since they are labels."""
+"""Diagnostics that are given as metric vectors, because they are labels."""
 
 _SCORED = (
     *METRIC_NAMES,
@@ -53,7 +53,7 @@ _COLLIDES = np.uint32(reason_mask("PATH_SEGMENT_COLLISION"))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shells:
-    """All shells of a record end to end, as far as they decide whether it is accepted."""
+    """All shells of a record, end to end: the parts that are checked before it is accepted."""
 
     valid: NDArray[np.bool_]
     poses: NDArray[np.float32]
@@ -62,7 +62,7 @@ class Shells:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddedRecord:
-    """A record whose rows have their ids."""
+    """A record whose rows have ids."""
 
     record: RolloutZarrRecord
     steps: list[RolloutStep]
@@ -89,7 +89,7 @@ def joined_shells(record: RolloutZarrRecord, steps: Sequence[RolloutStep]) -> Sh
 def _bitsets(
     steps: Sequence[RolloutStep], valid: NDArray[np.bool_], poses: NDArray[np.float32]
 ) -> NDArray[np.uint32]:
-    """Given bits, completed by what can be seen here: non-finite poses and colliding paths."""
+    """The given reason bits, with bits for non-finite poses and colliding paths added."""
     shells = [step.candidates for step in steps]
     bitset: NDArray[np.uint32] = joined(
         (
@@ -101,7 +101,7 @@ def _bitsets(
         np.uint32,
     )
     collides = joined(
-        (_or(shell.extras.get("path_collision_mask"), False, len(shell)) for shell in shells),
+        (_filled(shell.extras.get("path_collision_mask"), False, len(shell)) for shell in shells),
         np.bool_,
     )
     finite = np.isfinite(poses).all(axis=1)
@@ -122,7 +122,7 @@ def _check_bits(
         return
     row = int(contradicting[0])
     bits = [name for name, bit in INVALID_REASON_CODES.items() if int(bitset[row]) >> bit & 1]
-    raise wrong(
+    raise invalid_value(
         f"record {record.rollout_id_prefix!r}, candidate {row}",
         "invalid_reason_bitset",
         f"{', '.join(bits) or 'no bit'} where mask_valid is {bool(valid[row])}",
@@ -131,7 +131,7 @@ def _check_bits(
 
 
 def shell_columns(added: Sequence[AddedRecord]) -> Columns:
-    """The columns that follow from the shells alone, for all steps of all these records end to end."""
+    """The columns that follow from the shells alone, for all steps of these records."""
     steps = [step for each in added for step in each.steps]
     valid = joined((each.shells.valid for each in added), np.bool_)
     scored = _scored_columns(steps, valid)
@@ -152,7 +152,7 @@ def shell_columns(added: Sequence[AddedRecord]) -> Columns:
 def _place_columns(
     added: Sequence[AddedRecord], steps: Sequence[RolloutStep], valid: NDArray[np.bool_]
 ) -> Columns:
-    """Where candidates are: in their shell, in the world, and why some cannot be taken."""
+    """The place of candidates in their shell and in the world, and the reasons why some are invalid."""
     counts = joined((each.counts for each in added), np.int64)
     begins = np.cumsum(counts) - counts
     starts = np.repeat(begins, counts)
@@ -182,7 +182,7 @@ def _provenance_columns(steps: Sequence[RolloutStep]) -> Columns:
     columns: Columns = {}
     for name in ("strategy_id", "position_id", "mixture_id", "sampler_probability"):
         column = CANDIDATES.columns[name]
-        parts = (_or(getattr(shell, name), column.fill, len(shell)) for shell in shells)
+        parts = (_filled(getattr(shell, name), column.fill, len(shell)) for shell in shells)
         columns[name] = joined(parts, column.numpy)
     width = feature_count(steps[0]) if steps else 0
     if width:
@@ -192,11 +192,13 @@ def _provenance_columns(steps: Sequence[RolloutStep]) -> Columns:
 
 
 def _scored_columns(steps: Sequence[RolloutStep], valid: NDArray[np.bool_]) -> Columns:
-    """Labels and selections. A vector over the valid candidates only is spread over its shell."""
+    """Labels and selections. A vector over the valid candidates only is expanded to its shell."""
     fills = np.array([[CANDIDATES.columns[name].fill] for name in _SCORED], np.float32)
     table = np.repeat(fills, len(valid), axis=1)
     start = 0
-    with np.errstate(over="ignore"):  # a label beyond float32 is not finite, which is looked at
+    with np.errstate(
+        over="ignore"
+    ):  # a label too large for float32 becomes infinite, and is then not a label
         for step in steps:
             count = len(step.candidates)
             among_valid = start + np.flatnonzero(step.candidates.mask_valid)
@@ -210,7 +212,7 @@ def _scored_columns(steps: Sequence[RolloutStep], valid: NDArray[np.bool_]) -> C
 
 
 def _vectors(step: RolloutStep) -> list[NDArray[Any] | None]:
-    """What the step says, in the order of the scored columns."""
+    """The vectors of a step, in the order of `_SCORED`."""
     metrics = step.metric_vectors
     return [
         *(
@@ -224,46 +226,50 @@ def _vectors(step: RolloutStep) -> list[NDArray[Any] | None]:
 
 
 def diagnostic_columns(added: Sequence[AddedRecord]) -> Columns:
-    """Those that any of these records has; the others are all fill value."""
+    """The diagnostics that any of these records has. The other columns hold their fill value."""
     steps = [step for each in added for step in each.steps]
     shells = [step.candidates for step in steps]
     columns = {
-        name: joined((_or(s.extras.get(name), column.fill, len(s)) for s in shells), column.numpy)
+        name: joined(
+            (_filled(s.extras.get(name), column.fill, len(s)) for s in shells), column.numpy
+        )
         for name, column in DIAGNOSTICS.columns.items()
         if any(name in shell.extras for shell in shells)
     }
     terms = [name for name in ORACLE_TERMS if any(name in each.metric_vectors for each in steps)]
     for name in terms:
-        columns[name] = joined((_spread(step, name) for step in steps), np.float32)
+        columns[name] = joined((_expanded(step, name) for step in steps), np.float32)
     return columns
 
 
-def _spread(step: RolloutStep, name: str) -> NDArray[Any]:
-    """A metric of one step over its whole shell; NaN where a candidate is not valid."""
+def _expanded(step: RolloutStep, name: str) -> NDArray[Any]:
+    """A metric of one step for its whole shell; NaN where a candidate is not valid."""
     mask = step.candidates.mask_valid
     values = step.metric_vectors.get(name)
-    spread = np.full(len(mask), np.nan, np.float32)
+    expanded = np.full(len(mask), np.nan, np.float32)
     if values is not None:
-        spread[mask] = values[mask] if len(values) == len(mask) else values
-    return spread
+        expanded[mask] = values[mask] if len(values) == len(mask) else values
+    return expanded
 
 
 def joined(parts: Iterator[Any], dtype: Any, row_shape: tuple[int, ...] = ()) -> NDArray[Any]:
-    """Arrays end to end, also when there is none."""
-    with np.errstate(over="ignore"):  # a pose beyond float32 is not finite, which is looked at
+    """Arrays end to end; an empty array if there are none."""
+    with np.errstate(
+        over="ignore"
+    ):  # a pose too large for float32 becomes infinite, which is checked
         return np.concatenate([np.zeros((0, *row_shape), dtype), *parts]).astype(dtype, copy=False)
 
 
-def _or(values: NDArray[Any] | None, fill: Any, count: int) -> NDArray[Any]:
+def _filled(values: NDArray[Any] | None, fill: Any, count: int) -> NDArray[Any]:
     return np.full(count, fill) if values is None else values
 
 
 def relative_poses(root: NDArray[np.float32], poses: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Poses seen from the root: inverse(root) composed with each, not a difference of components."""
-    stored = np.asarray(root, np.float32).astype(np.float64)  # the root as a reader will find it
+    """Poses relative to the root: inverse(root) composed with each pose."""
+    stored = np.asarray(root, np.float32).astype(np.float64)  # rounded as it is stored
     rotation, position = stored[:9].reshape(3, 3).T, stored[9:]
     count = len(poses)
-    # all rotations side by side, so that one small product turns every one of them
+    # all rotations side by side, so that one matrix product rotates all of them
     side_by_side = poses[:, :9].reshape(count, 3, 3).transpose(1, 0, 2).reshape(3, 3 * count)
     with np.errstate(invalid="ignore", over="ignore"):  # invalid candidates may have any pose
         turned = (rotation @ side_by_side).reshape(3, count, 3).transpose(1, 0, 2).reshape(count, 9)

@@ -1,7 +1,7 @@
-"""RolloutCollection: many shard stores read as one. A global row is a store's row plus the rows of those before it.
+"""RolloutCollection: many stores read as one. A global row is the row in a store plus all rows of the stores before it.
 
-Nothing is copied or merged on disk. Stores whose rows mean different things are refused when the collection is made:
-a learner would not notice.
+Nothing is copied or merged on disk. Stores whose rows have different meanings are refused when the collection is made,
+because a learner would not notice the difference.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ROW_IDS: Mapping[str, str] = {
     "td_selected_candidate_row_id": "candidates",
     "crop_row_id": "target_eval_crops",
 }
-"""Column → the table whose rows it names. `source_row_id` and `matched_gt_target_row_id` are the source's own."""
+"""Column → the table whose rows it names. `source_row_id` and `matched_gt_target_row_id` are ids of the source."""
 
 SHARED_ATTRS = (
     "schema_id",
@@ -51,14 +51,17 @@ SHARED_ATTRS = (
     "return_semantics",
     "discount_gamma",
 )
-"""What rows mean: the same in every store of a collection."""
+"""Attributes that give rows their meaning. They are the same in every store of a collection."""
 
 
 class RolloutCollection:
-    """Takes paths, URLs and open readers, in the order that their rows shall have. Pickles as its stores do."""
+    """Takes paths, URLs and open readers. The order of the stores is the order of the rows."""
 
     def __init__(self, stores: Iterable[StoreLike]) -> None:
-        self.stores = tuple(_opened(store) for store in _listed(stores))
+        self.stores = tuple(
+            store if isinstance(store, RolloutZarrStoreReader) else open_store(store)
+            for store in _listed(stores)
+        )
         _check_compatible(self.stores)
         self._merged: dict[str, _Dictionary] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -75,11 +78,11 @@ class RolloutCollection:
             f"{self.num_steps} steps, {self.num_candidates} candidates)"
         )
 
-    # ------------------------------------------------------------------------------ what it holds
+    # ------------------------------------------------------------------------------------- counts
 
     @property
     def num_sources(self) -> int:
-        """Rows of `sources`; a source row that two stores start from counts twice."""
+        """Rows of `sources`. A source row that two stores use counts twice."""
         return self.num_rows("sources")
 
     @property
@@ -102,7 +105,7 @@ class RolloutCollection:
         return int(self.offsets(table)[-1])
 
     def offsets(self, table: str) -> Rows:
-        """The first global row of every store, and the number of rows behind them."""
+        """The first global row of every store, and the total number of rows as last entry."""
         return self._offsets[table]
 
     @cached_property
@@ -114,18 +117,18 @@ class RolloutCollection:
         return {name: np.cumsum([0, *each], dtype=np.int64) for name, each in counts.items()}
 
     def column_names(self, table: str) -> tuple[str, ...]:
-        """The columns of a table, wherever it has rows."""
+        """The columns that a table has in any store."""
         names = {name for store in self._holders(table) for name in store.column_names(table)}
         return tuple(name for name in TABLES[table].columns if name in names)
 
     def _holders(self, table: str) -> list[RolloutZarrStoreReader]:
-        """Stores with rows of a table; the first one, where none has any."""
+        """The stores that have rows of a table; the first store if none has."""
         counts = np.diff(self.offsets(table)).tolist()
         held = [store for store, count in zip(self.stores, counts, strict=True) if count]
         return held or [self.stores[0]]
 
     def row_shape(self, table: str, name: str) -> tuple[int, ...]:
-        """Of a column: the widest of all stores, in every direction."""
+        """The shape of a row of a column: the widest of all stores, in every dimension."""
         path = f"{table}/{name}"
         if path not in self._shapes:
             sizes = TABLES[table].columns[name].shape
@@ -136,7 +139,7 @@ class RolloutCollection:
         return self._shapes[path]
 
     def provenance(self) -> list[dict[str, Any]]:
-        """One row per store: where it lies, which content it is, what it holds and how it was made."""
+        """One row per store: path, content address, counts and how it was made."""
         return [
             {
                 "store": index,
@@ -157,7 +160,7 @@ class RolloutCollection:
     # --------------------------------------------------------------------------------------- rows
 
     def locate(self, table: str, global_row: int) -> tuple[int, int]:
-        """The store that holds a row, and its row there."""
+        """The index of the store that holds a global row, and the row in that store."""
         if not 0 <= global_row < self.num_rows(table):
             raise InvalidNumber(
                 record=table,
@@ -181,11 +184,11 @@ class RolloutCollection:
         *,
         global_ids: bool = False,
     ) -> dict[str, Array]:
-        """Columns of a table over all stores, for all rows, a slice of them, or these global rows. Copies.
+        """Copies of columns of a table over all stores, for all rows, a slice of rows, or these global rows.
 
-        Row ids and coded words stay those of their store; with `global_ids` row ids are global ones and codes point
-        into the collection's own `words`. Where stores differ in width (actions, points), narrow rows are padded
-        with the column's fill value.
+        Row ids and codes are those of their store. With `global_ids`, row ids are global and codes point into the
+        `words` of the collection. Where stores differ in width (actions, points), narrow rows are padded with the fill
+        value of the column.
         """
         parts = self._parts(name, rows)
         chosen = self.column_names(name) if columns is None else columns
@@ -201,7 +204,7 @@ class RolloutCollection:
         return self._scattered(table, _checked_rows(rows, total, table))
 
     def _neighbours(self, table: str, first: int, stop: int) -> _Parts:
-        """Rows in a row: a slice of each store, so that nothing is looked up."""
+        """Consecutive rows: one slice of each store."""
         parts = _Parts(stop - first)
         offsets = self.offsets(table).tolist()
         for index, (low, high) in enumerate(pairwise(offsets)):
@@ -237,7 +240,7 @@ class RolloutCollection:
         return out
 
     def _global(self, index: int, column: Column, values: Array) -> Array:
-        """A store's own ids and codes as the collection's; what names nothing stays -1."""
+        """Ids and codes of one store as global ones. -1, which means "none", stays -1."""
         if column.words is not None:
             recoded: Array = self._dictionary(column.words).codes[index][values]
             return recoded
@@ -249,7 +252,7 @@ class RolloutCollection:
     # -------------------------------------------------------------------------------------- words
 
     def words(self, dictionary: str) -> tuple[str, ...]:
-        """The words of all stores, in order of first use: what codes of `table(..., global_ids=True)` point to."""
+        """The words of all stores, in order of first use. The codes of `table(..., global_ids=True)` point to them."""
         return self._dictionary(dictionary).words
 
     def _dictionary(self, name: str) -> _Dictionary:
@@ -262,7 +265,7 @@ class RolloutCollection:
     def decoded(
         self, table: str, column: str, rows: slice | Array | None = None
     ) -> list[str | None]:
-        """A coded column as words; None where there is none."""
+        """A coded column as words; None where a row has no word."""
         dictionary = TABLES[table].columns[column].words
         if dictionary is None:
             raise ConfigurationError(message=f"{table}/{column} holds no coded words")
@@ -273,7 +276,7 @@ class RolloutCollection:
     # ----------------------------------------------------------------------------------- training
 
     def q_h_view(self, *, global_ids: bool = False) -> dict[str, Array]:
-        """The dense view of all stores, padded to the widest. A copy of it all: `batches` needs none."""
+        """The dense view of all stores, padded to the widest. This copies everything; `batches` does not."""
         return self.table("q_h", global_ids=global_ids)
 
     def batches(
@@ -286,7 +289,7 @@ class RolloutCollection:
         start: int = 0,
         global_ids: bool = False,
     ) -> Iterator[dict[str, Array]]:
-        """Batches of states, shuffled over all stores, the same for the same seed. `start` resumes after that many."""
+        """Batches of states, shuffled over all stores, the same for the same seed. `start` skips that many batches."""
         if size < 1 or start < 0:
             raise ConfigurationError(
                 message=f"a batch of {size} states from {start} on cannot be made"
@@ -306,7 +309,7 @@ class RolloutCollection:
 
 
 class QHRows:
-    """States of a collection by global row: one take per column and store, narrow ones padded to the widest."""
+    """States of a collection by global row. Narrow states are padded to the widest."""
 
     def __init__(
         self,
@@ -318,7 +321,7 @@ class QHRows:
         self._collection = collection
         self._global_ids = global_ids
         for store in collection.stores if columns is None else ():
-            store.local("q_h")  # together, which is faster than one by one where it lies elsewhere
+            store.local("q_h")  # all columns together: faster than one by one for a remote store
         self._columns = {
             name: [_state_column(store, name) for store in collection.stores] for name in self.names
         }
@@ -327,7 +330,7 @@ class QHRows:
         return self._collection.num_rows("q_h")
 
     def take(self, rows: Array) -> dict[str, Array]:
-        """Arrays of the caller's own, in the order of `rows`."""
+        """New arrays with these rows, in the order of `rows`."""
         parts = self._collection._scattered("q_h", _checked_rows(rows, len(self), "q_h"))
         return {name: self._take(name, parts) for name in self.names}
 
@@ -341,14 +344,14 @@ class QHRows:
             if self._global_ids:
                 values = self._collection._global(index, schema, values)
             if values.shape == shape:
-                return values  # all rows of one store: in order, since the parts keep it
+                return values  # all rows are of one store, in order
             out = np.empty(shape, schema.numpy) if out is None else out
             _put(out, places, values, schema)
         return np.empty(shape, schema.numpy) if out is None else out
 
 
 class _Parts:
-    """Which rows of which store go where in the answer."""
+    """Which rows of which store go to which places of the result."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -359,7 +362,7 @@ class _Parts:
 
 
 class _Dictionary:
-    """The words of several stores as one list, and every store's codes in it."""
+    """The words of several stores as one list, and the codes of every store in that list."""
 
     def __init__(self, lists: Sequence[tuple[str, ...]]) -> None:
         merged: dict[str, int] = {}
@@ -367,12 +370,12 @@ class _Dictionary:
             np.array([*(merged.setdefault(word, len(merged)) for word in words), -1], np.int32)
             for words in lists
         ]
-        """The last entry answers the code -1."""
+        """The last entry serves the code -1."""
         self.words = tuple(merged)
 
 
 def _stored_shape(store: RolloutZarrStoreReader, path: str) -> tuple[int, ...]:
-    """Of a row, from the array's metadata: a store that lies elsewhere need not send the array for it."""
+    """The shape of a row from the metadata of the array, so that a remote array is not fetched for it."""
     metadata = json.loads(store.local(f"{path}/zarr.json").read_bytes())
     return tuple(int(size) for size in metadata["shape"][1:])
 
@@ -383,7 +386,7 @@ def _state_column(store: RolloutZarrStoreReader, name: str) -> StateColumn:
 
 
 def _put(out: Array, places: slice | Rows, values: Array, column: Column) -> None:
-    """Writes rows into wider ones."""
+    """Write rows into an array whose rows may be wider."""
     if values.shape[1:] == out.shape[1:]:
         out[places] = values
         return
@@ -391,14 +394,14 @@ def _put(out: Array, places: slice | Rows, values: Array, column: Column) -> Non
         (0, wide - size) for wide, size in zip(out.shape[1:], values.shape[1:], strict=True)
     ]
     if column.shape == ("N",) and values.shape[1]:
-        # chains end within their store's horizon: a longer sum is the longest one there is
+        # chains end within the horizon of their store, so longer sums equal the longest one
         out[places] = np.pad(values, padding, mode="edge")
     else:
         out[places] = np.pad(values, padding, constant_values=np.array(column.fill, column.numpy))
 
 
 def _checked_rows(rows: Array, total: int, table: str) -> Rows:
-    """Row numbers, or a mask over all rows."""
+    """Row numbers from row numbers or from a mask over all rows."""
     rows = np.asarray(rows)
     if rows.dtype == np.bool_ and rows.shape == (total,):
         return np.flatnonzero(rows)
@@ -419,7 +422,7 @@ def _checked_rows(rows: Array, total: int, table: str) -> Rows:
     return rows.astype(np.int64, copy=False)
 
 
-# ------------------------------------------------------------------------------------- what may join
+# ------------------------------------------------------------------------------------ compatibility
 
 
 def _listed(stores: Iterable[StoreLike]) -> list[StoreLike]:
@@ -429,10 +432,6 @@ def _listed(stores: Iterable[StoreLike]) -> list[StoreLike]:
     if not listed:
         raise ConfigurationError(message="a collection needs at least one store")
     return listed
-
-
-def _opened(store: StoreLike) -> RolloutZarrStoreReader:
-    return store if isinstance(store, RolloutZarrStoreReader) else open_store(store)
 
 
 def _place(store: RolloutZarrStoreReader) -> str:
@@ -480,7 +479,7 @@ def _features(store: RolloutZarrStoreReader) -> int:
 
 
 def _check_rollout_ids(stores: Sequence[RolloutZarrStoreReader]) -> None:
-    """Ids are compared by their hashes first: thousands of shards need 8 bytes per rollout, not its name."""
+    """Compare hashes of the ids first: thousands of stores then need 8 bytes per rollout instead of its name."""
     hashes = [np.fromiter(map(text_hash, store.words("rollout")), np.uint64) for store in stores]
     owners = np.repeat(np.arange(len(stores)), [len(each) for each in hashes])
     together = np.concatenate(hashes)

@@ -1,4 +1,4 @@
-"""RolloutZarrStoreConfig: where a store goes and what it says about itself; and what writing one gives back."""
+"""RolloutZarrStoreConfig: where a store is written and its metadata; RolloutZarrWriteResult: what was written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollbook.store.schema import DEFAULT_RETURN_SEMANTICS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutZarrStoreConfig:
-    """Where a store goes and what it says about itself."""
+    """Where a store is written, its metadata, and which optional payloads it keeps."""
 
     store_dir: str | os.PathLike[str]
     return_semantics: str = DEFAULT_RETURN_SEMANTICS
@@ -35,7 +35,7 @@ class RolloutZarrStoreConfig:
     selected_depth_zfar_m: float | None = 20.0
     selected_depth_source_resolution: str = "exact_output_size"
     q_h_chunk_states: int = 64
-    """States per chunk file of the dense view, at least."""
+    """Minimum number of states per chunk file of the dense view."""
     target_eval_crop_max_points: int = 50_000
     target_eval_crops_enabled: bool = False
     replace: bool = False

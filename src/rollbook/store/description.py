@@ -1,4 +1,4 @@
-"""StoreDescription: what a store says about itself, in group attributes, root attributes and the manifest."""
+"""StoreDescription: the metadata of a store: group attributes, root attributes and the manifest."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CROP_ROLES = ("current_eval", "candidate_eval")
 
 
 class StoreDescription:
-    """Of the rows a writer has, under the config it was given."""
+    """The metadata for the rows of a writer and its config."""
 
     def __init__(
         self, config: RolloutZarrStoreConfig, tables: StoreTables, depth_rows: int, crop_rows: int
@@ -50,7 +50,7 @@ class StoreDescription:
         self._crop_rows = crop_rows
 
     def manifest(self, context: RolloutStoreManifestContext) -> dict[str, Any]:
-        """All of the manifest but the files."""
+        """The manifest without the list of files."""
         created = utc_timestamp()
         return {
             "manifest_version": ROLLOUT_MANIFEST_VERSION,

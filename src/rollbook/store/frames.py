@@ -1,8 +1,8 @@
-"""A store's tables in other people's data frames: Arrow, pandas, polars, DuckDB.
+"""Tables of a store as data frames: Arrow, pandas, polars, DuckDB.
 
-Numbers are handed over as they are mapped, without a copy; vectors go as lists of fixed size. The frames keep the
-mapping alive for as long as they need it. Decoded, a code is a dictionary entry and what is not known (a code without
-a word, NaN) is null, so that an average is over what there is. Not decoded, every column is exactly what is stored.
+Numbers are passed without a copy; vectors become lists of fixed size. A frame keeps the mapping alive as long as it
+needs it. With `decode`, a code becomes a dictionary entry, and unknown values (a code without a word, NaN) become
+null, so that averages skip them. Without `decode`, every column is exactly as stored.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _library(name: str) -> Any:
 def table_columns(
     store: StoredTables, table: str, columns: Sequence[str] | None
 ) -> dict[str, Array]:
-    """The mapped columns, after the names were checked against the schema and the store."""
+    """The mapped columns. Names that the schema or the store does not have are refused."""
     if table not in TABLES:
         raise ConfigurationError(message=f"there is no table {table!r}; known: {', '.join(TABLES)}")
     there = store.column_names(table)
@@ -87,7 +87,7 @@ def _arrow_array(arrow: Any, values: Array, words: list[str] | None, decode: boo
     if decode and values.ndim == 1 and values.dtype.kind == "f":
         return _nullable(arrow, values, np.isnan(values))
     if values.ndim == 2 and values.dtype == np.uint8:
-        # digests: bytes, not numbers
+        # digests are bytes, not numbers
         return _mapped(arrow, arrow.binary(values.shape[1]), values, len(values))
     if values.dtype == np.bool_:
         flat = arrow.array(values.reshape(-1))
@@ -99,13 +99,13 @@ def _arrow_array(arrow: Any, values: Array, words: list[str] | None, decode: boo
 
 
 def _mapped(arrow: Any, kind: Any, values: Array, length: int, known: Any = None) -> Any:
-    """Over the very bytes of the array, which Arrow keeps a reference to."""
+    """An Arrow array over the bytes of the numpy array. Arrow keeps a reference to them."""
     data = arrow.py_buffer(np.ascontiguousarray(values))
     return arrow.Array.from_buffers(kind, length, [known, data])
 
 
 def _nullable(arrow: Any, values: Array, unknown: Array) -> Any:
-    """Nulls lie beside the values, one bit each; the values stay where they are."""
+    """An Arrow array with nulls. They are one bit each, beside the values, which are not copied."""
     bits = np.packbits(~unknown, bitorder="little") if unknown.any() else None
     known = None if bits is None else arrow.py_buffer(bits)
     return _mapped(arrow, arrow.from_numpy_dtype(values.dtype), values, len(values), known)
@@ -120,7 +120,7 @@ def pandas_frame(
     columns: Sequence[str] | None = None,
     decode: bool = True,
 ) -> pandas.DataFrame:
-    """A table as pandas: codes become categories, a vector one array per row."""
+    """A table as pandas. Codes become categories; a vector becomes one array per row."""
     pandas = _library("pandas")
     chosen = table_columns(store, table, columns)
     series = {
@@ -147,7 +147,7 @@ def polars_frame(
     columns: Sequence[str] | None = None,
     decode: bool = True,
 ) -> polars.DataFrame:
-    """A table as polars: codes become categories, a vector a fixed-size array."""
+    """A table as polars. Codes become categories; a vector becomes a fixed-size array."""
     library = _library("polars")
     frame: polars.DataFrame = library.from_arrow(arrow_table(store, table, columns, decode))
     return frame
@@ -164,14 +164,14 @@ def duckdb_relation(
     *,
     connection: duckdb.DuckDBPyConnection | None = None,
 ) -> duckdb.DuckDBPyRelation:
-    """A table that DuckDB queries where it lies: `duckdb_relation(store, "candidates").filter("q_train_mask")`."""
+    """A table that DuckDB can query without a copy: `duckdb_relation(store, "candidates").filter("q_train_mask")`."""
     duckdb = _library("duckdb")
     source = arrow_table(store, table, tuple(_flat(store, table, columns)), decode)
     return (connection or duckdb.connect()).from_arrow(source)
 
 
 def _flat(store: StoredTables, table: str, columns: Sequence[str] | None) -> dict[str, Array]:
-    """Numbers and vectors; DuckDB knows no half floats and has no use for images."""
+    """The columns that DuckDB can query: numbers and vectors, but no images."""
     chosen = table_columns(store, table, columns)
     flat = {name: values for name, values in chosen.items() if values.ndim <= 2}
     if columns is not None and len(flat) < len(chosen):
@@ -185,9 +185,9 @@ def _flat(store: StoredTables, table: str, columns: Sequence[str] | None) -> dic
 def duckdb_columns(
     store: StoredTables, table: str, columns: Sequence[str] | None = None
 ) -> dict[str, Array]:
-    """Mapped numpy columns to register with DuckDB under a name: no Arrow, no copy, codes as they are.
+    """Mapped numpy columns to register with DuckDB under a name: without Arrow, without a copy, with codes as stored.
 
-    DuckDB takes flat columns only, so a vector becomes one column per place: `pose_world_cam_9` is x.
+    DuckDB takes flat columns only, so a vector becomes one column per entry: `pose_world_cam_9` is x.
     """
     split: dict[str, Array] = {}
     for name, values in _flat(store, table, columns).items():

@@ -1,4 +1,4 @@
-"""manifest.json: what a store is, how it was made, and the size and checksum of every file in it. Written last."""
+"""manifest.json: what a store contains, how it was made, and size and checksum of every file. It is written last."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FileSums = Mapping[str, tuple[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class RolloutStoreInvocation:
-    """How a store generation run was started."""
+    """How the run that made a store was started."""
 
     mode: Literal["programmatic", "cli"] = "programmatic"
     argv: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class RolloutStoreInvocation:
     def from_cli(
         cls, *, argv: tuple[str, ...] | list[str], config_path: Path
     ) -> RolloutStoreInvocation:
-        """Keeps the text of the config, so that it can be read after the file was edited."""
+        """Keep the text of the config file, because the file may be edited later."""
         path = Path(config_path).resolve()
         try:
             text = path.read_text("utf-8")
@@ -64,7 +64,7 @@ class RolloutStoreInvocation:
 
 @dataclass(frozen=True, slots=True)
 class RolloutStoreManifestContext:
-    """What a higher-level writer knows about a run, beyond the records."""
+    """Facts about a run that are not in its records."""
 
     writer_config: Mapping[str, Any] | None = None
     invocation: RolloutStoreInvocation = field(default_factory=RolloutStoreInvocation)
@@ -101,7 +101,7 @@ class RolloutStoreManifestContext:
 
 
 def collect_runtime_provenance(folder: Path | None = None) -> dict[str, Any]:
-    """Versions and the state of the code; never the environment, which may hold secrets."""
+    """Versions and the state of the code. Environment variables are left out: they may hold secrets."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -146,7 +146,7 @@ def utc_timestamp() -> str:
 
 
 def json_bytes(payload: Mapping[str, Any], what: str) -> bytes:
-    """Canonical: sorted, indented, ASCII, standard JSON only."""
+    """Canonical JSON: sorted keys, indented, ASCII, no NaN."""
     try:
         text = json.dumps(payload, indent=2, sort_keys=True, ensure_ascii=True, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -161,18 +161,12 @@ def manifest_sha256(payload: Mapping[str, Any]) -> str:
 
 
 def content_sha256(files: FileSums) -> str:
-    """The same for the same content, whenever and by whomever it was written."""
+    """Address of the content. It depends on the files only, not on when or by whom they were written."""
     return digest_of(_CONTENT_DOMAIN, [[path, *files[path]] for path in sorted(files)])
 
 
-def root_metadata(attrs: Mapping[str, Any]) -> bytes:
-    """The store's own zarr.json: the root group with its attributes."""
-    return json_bytes(
-        {"zarr_format": 3, "node_type": "group", "attributes": dict(attrs)}, "the root attributes"
-    )
-
-
 def group_metadata(attrs: Mapping[str, Any]) -> bytes:
+    """The zarr.json of a group: of a table, or of the store itself."""
     return json_bytes(
         {"zarr_format": 3, "node_type": "group", "attributes": dict(attrs)}, "attributes"
     )
@@ -180,12 +174,12 @@ def group_metadata(attrs: Mapping[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class StoreManifest:
-    """A manifest that was read back and matches the store's root attributes."""
+    """A manifest that matches the root attributes of its store."""
 
     store_dir: Path
     payload: Mapping[str, Any]
     root_attrs: Mapping[str, Any]
-    """As the root group has them, `manifest_sha256` included."""
+    """The attributes of the root group, including `manifest_sha256`."""
 
     @property
     def files(self) -> FileSums:
@@ -193,7 +187,7 @@ class StoreManifest:
 
 
 def read_manifest(store_dir: Path) -> StoreManifest:
-    """Refuses a folder that is no store, is not complete, or whose manifest is not the one it was finished with."""
+    """Read the manifest. Refuses a folder that is not a store, is not complete, or has the manifest of another."""
     root_bytes, root = _read_json(store_dir, "zarr.json", "it is not a rollout store")
     attrs = root.get("attributes")
     if not isinstance(attrs, dict) or "manifest_sha256" not in attrs:
@@ -210,7 +204,7 @@ def read_manifest(store_dir: Path) -> StoreManifest:
         raise StorageError(
             path=str(store_dir), detail="manifest.json names no root attributes or no files"
         )
-    expected = root_metadata({**described, "manifest_sha256": attrs["manifest_sha256"]})
+    expected = group_metadata({**described, "manifest_sha256": attrs["manifest_sha256"]})
     if root_bytes != expected:
         raise ChecksumMismatch(
             path=str(store_dir),
@@ -220,7 +214,7 @@ def read_manifest(store_dir: Path) -> StoreManifest:
 
 
 def _read_json(store_dir: Path, name: str, otherwise: str) -> tuple[bytes, dict[str, Any]]:
-    """A file and what it says, from one look at it."""
+    """The bytes of a file and its JSON object."""
     try:
         data = (store_dir / name).read_bytes()
         payload = json.loads(data)

@@ -1,9 +1,9 @@
-"""The chunk files of a raw Zarr array, mapped behind each other as one read-only numpy array.
+"""MappedArray: the chunk files of a raw Zarr array, mapped one after the other as one read-only numpy array.
 
-Opening proves from `zarr.json` and the sizes of the files that their bytes are the rows; nothing is decoded or
-copied afterwards. The pages belong to the buffer that every view refers to, not to the MappedArray: a view stays
-valid for as long as it is held. Files must not be cut short while they are mapped, which the system answers by
-ending the process; a finished store is never written to, and a file replaced by a rename leaves the map alone.
+Opening checks `zarr.json` and the sizes of the files: their bytes must be exactly the rows. Nothing is decoded or
+copied afterwards. The pages belong to the buffer that every view refers to, so a view stays valid as long as it is
+held. If a file is truncated while it is mapped, the system ends the process. This does not happen to a finished
+store: its files are never written to, and replacing a file by a rename does not change the map.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _mmap.argtypes = (
 
 
 def is_raw(folder: AnyPath) -> bool:
-    """Whether the array's metadata allows to map it here; if not, it has to be read through Zarr.
+    """Whether the array can be mapped, according to its metadata. If not, it has to be read with zarr.
 
-    Chunk files are not looked at. An array that lacks one is raw but damaged: Zarr would read the gap as
-    fill value, `MappedArray.open` refuses it.
+    Chunk files are not checked. An array without one of them is raw but damaged: zarr would read the fill value there,
+    `MappedArray.open` refuses the array.
     """
     try:
         _mappable_layout(_read_metadata(Path(folder)))
@@ -66,7 +66,7 @@ def _unreadable(path: AnyPath, error: OSError) -> StorageError:
 
 
 def _mappable_layout(metadata: bytes) -> RawLayout:
-    """A ValueError says why the array cannot be mapped."""
+    """The layout. Raises ValueError with the reason if the array cannot be mapped."""
     layout = parse_raw_layout(metadata)
     if math.prod(layout.shape) * layout.dtype.itemsize > sys.maxsize:
         raise ValueError(f"shape {list(layout.shape)} is more than can be addressed")
@@ -78,10 +78,10 @@ def _mappable_layout(metadata: bytes) -> RawLayout:
 
 
 class MappedArray:
-    """A raw array on disk. It pickles as its folder and is opened again where it arrives."""
+    """A raw array on disk. Its pickle contains only the path, so the array is opened again after unpickling."""
 
     def __init__(self, folder: Path, layout: RawLayout, pages: _Pages | None) -> None:
-        """For `open`, which is the way to get one. Without pages every value is the fill value."""
+        """Called by `open` only. Without pages every value is the fill value."""
         self.folder = folder
         self._layout = layout
         self._pages = pages
@@ -89,7 +89,7 @@ class MappedArray:
 
     @classmethod
     def open(cls, folder: AnyPath) -> MappedArray:
-        """Maps the array; refuses one that is not raw, and one whose files are missing or of the wrong size."""
+        """Map the array. Refuses an array that is not raw, and one with missing files or files of the wrong size."""
         path = Path(folder).absolute()
         metadata = _read_metadata(path)
         try:
@@ -125,7 +125,7 @@ class MappedArray:
 
     @property
     def is_constant(self) -> bool:
-        """Whether there are no chunk files, so that every value is the fill value."""
+        """Whether the array has no chunk files, so that every value is the fill value."""
         return self._pages is None
 
     def view(self) -> Array:
@@ -144,9 +144,9 @@ class MappedArray:
                 actual=f"{out.dtype.name}{list(out.shape)}",
             )
         if self._pages is None:
-            out[...] = self._layout.fill  # numpy would first spread a constant view out in memory
+            out[...] = self._layout.fill  # numpy would first expand a constant view in memory
             return out
-        # rows are known to be in range; "raise" would make numpy gather into a second buffer first
+        # the rows were checked; mode="raise" would make numpy use a second buffer
         return np.take(self._view, rows, axis=0, out=out, mode="clip")
 
     def _checked_rows(self, indices: ArrayLike) -> Array:
@@ -164,21 +164,16 @@ class MappedArray:
         return rows.astype(np.intp, copy=False)
 
     def prefetch(self, indices: ArrayLike) -> None:
-        """Asks the system to read these rows ahead, and does not wait for them."""
+        """Ask the system to read these rows ahead, without waiting for them."""
         rows = self._checked_rows(indices)
         if self._pages is None or rows.size == 0:
             return
         for start, stop in _page_ranges(np.unique(rows), self._layout.row_bytes):
             self._pages.will_need(start, stop)
 
-    def prefetch_all(self) -> None:
-        """Asks the system to read the whole array ahead."""
-        if self._pages is not None:
-            self._pages.will_need(0, self._pages.size)
-
 
 def _page_ranges(rows: Array, row_bytes: int) -> list[list[int]]:
-    """Byte ranges of whole pages that cover sorted rows; ranges that touch are one."""
+    """Byte ranges of whole pages that cover sorted rows. Adjacent ranges are merged."""
     starts = rows * row_bytes // mmap.PAGESIZE
     stops = -(-(rows + 1) * row_bytes // mmap.PAGESIZE)
     opens = np.concatenate(([True], starts[1:] > stops[:-1]))
@@ -199,7 +194,7 @@ def _constant_view(layout: RawLayout) -> Array:
 
 
 def _has_files(folder: Path, layout: RawLayout) -> bool:
-    """False where the array is empty, or has no chunk file at all and so is one value."""
+    """Whether there are chunk files. An array without any is empty, or holds its fill value everywhere."""
     first = next(layout.chunk_keys(), None)
     if first is None:
         return False
@@ -207,15 +202,15 @@ def _has_files(folder: Path, layout: RawLayout) -> bool:
 
 
 class _Pages:
-    """One range of addresses for all chunk files of an array, behind each other.
+    """One range of addresses that holds all chunk files of an array, one after the other.
 
-    The standard library's map owns the range: it is read-only, and gives the range back when the last view is
-    gone. It starts without a file, since a map of a file would keep that open.
+    An anonymous `mmap` object owns the range and releases it when the last view is gone. It is not a map of a file,
+    because that would keep the file open.
     """
 
     def __init__(self, folder: Path, layout: RawLayout) -> None:
         self.size = layout.chunk_bytes * layout.chunks
-        # Huge pages need addresses that are a multiple of theirs, so there has to be room to move up to one.
+        # huge pages need aligned addresses, so the range gets room for the alignment
         room = HUGE_PAGE if self.size >= HUGE_PAGE else 0
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         try:
@@ -230,7 +225,7 @@ class _Pages:
             _map_file(f"{folder}/{key}", place, layout.chunk_bytes)
 
     def view(self, layout: RawLayout) -> Array:
-        # Only frombuffer keeps the buffer exported, so that nobody can unmap the pages under a view.
+        # frombuffer keeps the buffer exported, so that the pages cannot be unmapped under a view
         count = math.prod(layout.shape)
         values = np.frombuffer(self._range, layout.dtype, count, offset=self._start)
         return values.reshape(layout.shape)

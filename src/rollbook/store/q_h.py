@@ -1,4 +1,4 @@
-"""The dense training view, from the facts: one state per step, actions padded to the widest shell.
+"""The dense training view, computed from the factual tables: one state per step, actions padded to the widest shell.
 
 `q_h_block` works on whole columns. The tests compare it with a plain definition that builds one state at a time.
 """
@@ -36,7 +36,7 @@ CANDIDATE_COLUMNS = (
     "target_root_gain",
     "invalid_reason_bitset",
 )
-"""No poses: they are most of the table and none of the view."""
+"""Poses are left out: they are most of the table, and the view does not contain them."""
 
 
 def checked_gamma(gamma: float) -> float:
@@ -50,7 +50,7 @@ def checked_gamma(gamma: float) -> float:
 def q_h_block(
     steps: Columns, rollouts: Columns, candidates: Columns, *, width: int, gamma: float
 ) -> dict[str, Array]:
-    """The states of neighbouring steps. `candidates` holds exactly their rows, `steps` and `rollouts` as stored."""
+    """The states of neighbouring steps. `candidates` has exactly their rows; `rollouts` has all rows of the store."""
     states = len(steps["step_row_id"])
     chain = steps["rollout_row_id"]
     dense = _Dense(steps["num_candidates"].astype(np.int64), width)
@@ -97,7 +97,7 @@ def q_h_block(
 
 
 class _Dense:
-    """Spreads rows over states x actions; where all shells are full, a reshape does it."""
+    """Puts candidate rows into an array of states x actions. If all shells are equally wide, this is a reshape."""
 
     def __init__(self, counts: NDArray[np.int64], width: int) -> None:
         self._shape = (len(counts), width)
@@ -123,7 +123,7 @@ def _where(valid: Array, values: Array) -> Array:
 
 
 def q_h_of(store: StoredTables, discount_gamma: float) -> dict[str, Array]:
-    """The whole view, rebuilt from the facts."""
+    """The whole view, computed again from the factual tables."""
     names = list(CANDIDATE_COLUMNS)
     if store.has("candidates/actor_features"):
         names.append("actor_features")
@@ -138,7 +138,7 @@ def q_h_of(store: StoredTables, discount_gamma: float) -> dict[str, Array]:
 
 
 def q_h_for_gamma(store: StoredTables, discount_gamma: float) -> dict[str, Array]:
-    """The stored view with another discount: nothing else in it depends on gamma."""
+    """The stored view with another discount. Only `td_discount` depends on gamma."""
     gamma = checked_gamma(discount_gamma)
     view = store.table("q_h")
     discount = np.where(view["td_terminal_mask"], np.float32(0), np.float32(gamma))

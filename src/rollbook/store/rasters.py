@@ -1,13 +1,13 @@
-"""Images in a store: every frame compressed by itself, frames side by side in shard files.
+"""Depth images in a store: every frame is compressed by itself, and many frames share a shard file.
 
-A frame is one inner chunk of Zarr's sharding codec, so a single frame is one read and one decode, and zarr-python
-reads the same array.
+A frame is one inner chunk of Zarr's sharding codec. Reading one frame takes one read and one decode, and zarr-python
+can read the array too.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rollbook.digest import checksum
 from rollbook.errors import ConfigurationError, StorageError
+from rollbook.files import write_errors
 from rollbook.store.raw_layout import (
     METADATA_FILE,
     WrittenFiles,
@@ -31,7 +32,7 @@ _INDEX = np.dtype("<u8")
 
 
 def blosc(typesize: int) -> Any:
-    """The codec of one frame. It comes with zarr."""
+    """The codec of one frame. It is installed with zarr."""
     try:
         from numcodecs.blosc import Blosc
     except ImportError as missing:
@@ -43,22 +44,22 @@ def blosc(typesize: int) -> Any:
 
 
 def stored_depth(depth_m: Array, valid_mask: NDArray[np.bool_]) -> Array:
-    """As it is kept: half floats, 0 where nothing is known."""
-    with np.errstate(over="ignore"):  # only where nothing is known
+    """The depth image as it is stored: half floats, 0 where depth is unknown."""
+    with np.errstate(over="ignore"):  # only where depth is unknown
         half = depth_m.astype(np.float16)
     np.copyto(half, 0, where=~valid_mask)
     return half
 
 
 def shard_key(shard: int) -> str:
-    """Of images, which have two dimensions of their own. Dots, so that a shard needs no folders to be synced."""
+    """The file name of a shard. Dots instead of slashes, so that a shard needs no folders."""
     return f"c.{shard}.0.0"
 
 
 class FrameWriter:
-    """Appends frames to a sharded array; each shard holds `frames_per_shard` of them.
+    """Appends frames to a sharded array. Each shard holds `frames_per_shard` frames.
 
-    Frames are made and encoded by the pool while the caller goes on; at most two shards are under way.
+    The pool makes and encodes frames while the caller continues. At most two shards are in memory.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class FrameWriter:
         self._files: WrittenFiles = {}
 
     def append(self, frame: Callable[[], Array]) -> None:
-        """A frame, made when its turn comes."""
+        """Add a frame. The pool calls `frame` to make it."""
         self._pending.append(self._pool.submit(self._encoded, frame))
         self._frames += 1
         if len(self._pending) == self._per_shard:
@@ -91,13 +92,13 @@ class FrameWriter:
             self._encoding, self._pending = self._pending, []
 
     def _encoded(self, frame: Callable[[], Array]) -> bytes:
-        # the codec takes the type's size from the array; a bool it would refuse
+        # the codec takes the item size from the array, and refuses an array of bool
         words = np.ascontiguousarray(frame()).view(f"u{self._dtype.itemsize}")
         encoded: bytes = self._codec.encode(words)
         return encoded
 
     def _write_shard(self) -> None:
-        """Writes the shard before the one that was just handed to the pool."""
+        """Write the shard before the one that the pool is encoding now."""
         if not self._encoding:
             return
         frames = [each.result() for each in self._encoding]
@@ -113,13 +114,9 @@ class FrameWriter:
 
     def _put(self, key: str, data: bytes) -> None:
         path = self._folder / key
-        try:
+        with write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-        except OSError as error:
-            raise StorageError(
-                path=str(path), detail=f"cannot be written ({error.strerror})"
-            ) from error
 
     def close(self) -> WrittenFiles:
         self._write_shard()
@@ -166,7 +163,7 @@ class FrameWriter:
 
 
 class FrameReader:
-    """Single frames of an array that FrameWriter wrote: shard index once, then one read and one decode each."""
+    """Reads single frames of an array that FrameWriter wrote. The index of a shard is read once."""
 
     def __init__(self, folder: Path) -> None:
         metadata = json.loads((folder / METADATA_FILE).read_bytes())
@@ -198,9 +195,6 @@ class FrameReader:
             index = np.frombuffer(file.read(), _INDEX).reshape(self._per_shard, 2)
             self._indices[shard] = index
         return self._indices[shard]
-
-    def frames(self, rows: Sequence[int]) -> Array:
-        return np.stack([self.frame(row) for row in rows])
 
 
 def depth_of_step(store: StoredTables, step_row_id: int) -> dict[str, Array] | None:

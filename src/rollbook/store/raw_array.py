@@ -1,11 +1,10 @@
-"""Writing a raw array: its chunk files as the rows come, each with its checksum, and its `zarr.json` at the end."""
+"""Writers of raw arrays: chunk files with checksums while rows arrive, and the `zarr.json` at the end."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from rollbook.digest import checksum, piecewise_checksum
 from rollbook.errors import ConfigurationError, StorageError, TargetExists, WrongColumnType
-from rollbook.files import AnyPath
+from rollbook.files import AnyPath, write_errors
 from rollbook.store.raw_layout import (
     METADATA_FILE,
     PAGE,
@@ -37,20 +36,11 @@ from rollbook.store.raw_layout import (
 _WRITE_BUFFER = 256 << 10
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        detail = f"cannot be written ({error.strerror or error})"
-        raise StorageError(path=str(path), detail=detail) from error
-
-
 class _ChunkFiles:
-    """A stream of bytes cut into chunk files, each with its size and checksum.
+    """A stream of bytes that is written to chunk files, each with its size and checksum.
 
-    Files are opened only while bytes go into them, and small pieces are gathered before: a store has hundreds
-    of arrays that grow side by side, and has to hold neither a file nor a whole chunk of each.
+    A file is open only while it is written to, and small pieces are collected first. A store has hundreds of arrays
+    that grow at the same time; it must not need an open file or a whole chunk in memory for each.
     """
 
     def __init__(self, folder: Path, dimensions: int, chunk_bytes: int) -> None:
@@ -67,27 +57,24 @@ class _ChunkFiles:
 
     @property
     def missing_bytes(self) -> int:
-        """How many bytes the chunk that was begun still needs."""
+        """How many bytes the current chunk still needs."""
         return self._chunk_bytes - self._filled if self._filled else 0
 
     def write(self, data: memoryview) -> None:
         while data:
             part = data[: self._chunk_bytes - self._filled]
             self._filled += len(part)
-            self._put(part)
+            if len(self._pending) + len(part) < _WRITE_BUFFER:
+                self._pending += part
+            else:
+                self._flush(part)
             if self._filled == self._chunk_bytes:
                 self.finish_chunk()
             data = data[len(part) :]
 
-    def _put(self, part: memoryview) -> None:
-        if len(self._pending) + len(part) < _WRITE_BUFFER:
-            self._pending += part
-        else:
-            self._flush(part)
-
     def _flush(self, part: memoryview | bytes = b"") -> None:
         path = self.folder / self._key
-        with _writing(path):
+        with write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "ab", buffering=0) as file:
                 for data in (self._pending, part):
@@ -100,7 +87,7 @@ class _ChunkFiles:
         return f"c/{len(self.files)}{self._rest}"
 
     def finish_chunk(self) -> None:
-        """Ends the chunk that was begun, full or not; does nothing between chunks."""
+        """End the current chunk, full or not. Does nothing between chunks."""
         if not self._filled:
             return
         if self._pending:
@@ -110,21 +97,21 @@ class _ChunkFiles:
 
 
 def _write_all(descriptor: int, data: memoryview | bytes | bytearray) -> None:
-    """A single write may take less than it is given, at the latest at 2 GiB."""
+    """Write everything. A single os.write may write less than it was given, for example at most 2 GiB."""
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
 
 
 def _repeated(fill: Array, size: int) -> Iterator[memoryview]:
-    """`size` bytes of one value, in pieces that stay in the cache."""
+    """`size` bytes of one value, in pieces that fit into the cache."""
     piece = np.full(max(1, _WRITE_BUFFER // fill.dtype.itemsize), fill).view(np.uint8).data
     for start in range(0, size, len(piece)):
         yield piece[: size - start]
 
 
 class _ArrayWriter:
-    """What both writers share: the folder, the checks of a block, and the metadata that ends the array."""
+    """Base class of both writers: the folder, the checks of a block, and the metadata at the end."""
 
     def __init__(
         self,
@@ -147,14 +134,14 @@ class _ArrayWriter:
         self._start_folder()
 
     def _start_folder(self) -> None:
-        with _writing(self.folder):
+        with write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             occupied = any(self.folder.iterdir())
         if occupied:
             raise TargetExists(path=str(self.folder), detail="an array starts in an empty folder")
 
     def _checked(self, block: Array) -> Array:
-        """The block as it goes to disk. Nothing is cast: a value that changed its type may have changed."""
+        """The block in the form in which it is written. Nothing is cast, because a cast can change values."""
         self._refuse_closed()
         given = np.asarray(block)
         if little_endian(given.dtype) != self.dtype or given.shape[1:] != self.row_shape:
@@ -180,7 +167,7 @@ class _ArrayWriter:
             self._dimension_names,
         )
         text = json.dumps(metadata, indent=2, allow_nan=False).encode()
-        with _writing(self.folder / METADATA_FILE):
+        with write_errors(self.folder / METADATA_FILE):
             (self.folder / METADATA_FILE).write_bytes(text)
         return {METADATA_FILE: (len(text), checksum(text)), **files}
 
@@ -190,7 +177,7 @@ def _bytes_of(block: Array) -> memoryview:
 
 
 class RawArrayWriter(_ArrayWriter):
-    """Writes an array whose row count is known, block by block in row order. Nothing is synced to disk."""
+    """Writes an array with a known number of rows, block by block in row order. It does not sync to disk."""
 
     def __init__(
         self,
@@ -204,7 +191,7 @@ class RawArrayWriter(_ArrayWriter):
         dimension_names: Sequence[str | None] | None = None,
         chunk_rows: int | None = None,
     ) -> None:
-        """`chunk_rows` overrides the usual chunk size; several chunks have to be whole pages."""
+        """`chunk_rows` overrides the usual chunk size. If there are several chunks, each must fill whole pages."""
         super().__init__(folder, dtype, row_shape, fill_value, attributes, dimension_names)
         self.rows = rows
         self._chunk_rows = self._chosen_chunk_rows(chunk_rows)
@@ -223,7 +210,7 @@ class RawArrayWriter(_ArrayWriter):
         return asked
 
     def write(self, start: int, block: Array) -> None:
-        """The rows from `start` on, which is where the rows written so far end."""
+        """Write the rows from `start` on. `start` must be the number of rows written so far."""
         checked = self._checked(block)
         end = self.rows_written + len(checked)
         if start != self.rows_written or end > self.rows:
@@ -233,7 +220,7 @@ class RawArrayWriter(_ArrayWriter):
         self.rows_written = end
 
     def close(self) -> WrittenFiles:
-        """Pads the last chunk and writes the metadata; refused while rows are missing."""
+        """Pad the last chunk and write the metadata. Refused while rows are missing."""
         self._refuse_closed()
         if self.rows_written != self.rows:
             detail = f"only {self.rows_written} of {self.rows} rows were written"
@@ -244,10 +231,10 @@ class RawArrayWriter(_ArrayWriter):
 
 
 class AppendingArrayWriter(_ArrayWriter):
-    """Writes an array that grows until it is closed. Nothing is synced to disk.
+    """Writes an array that grows until it is closed. It does not sync to disk.
 
-    With `elide`, an array of one single value gets no chunk files: the value becomes its fill value. Until a
-    second value appears, its rows are only counted.
+    With `elide`, a constant array gets no chunk files: the value becomes its fill value. Rows are only counted until
+    a second value appears.
     """
 
     def __init__(
@@ -289,14 +276,14 @@ class AppendingArrayWriter(_ArrayWriter):
         return bool((bits_of(block) == bits_of(self._constant)).all())
 
     def _write_counted(self) -> None:
-        """A second value came: the rows that were only counted have to be files after all."""
+        """A second value has appeared: write the rows that were only counted so far."""
         self._only_counting = False
         if self._constant is not None:
             for piece in _repeated(self._constant, self.rows_written * self._row_bytes):
                 self._chunks.write(piece)
 
     def close(self) -> WrittenFiles:
-        """Ends the array: a single chunk keeps exactly its rows, the last of several is padded."""
+        """End the array. A single chunk holds exactly its rows; the last of several chunks is padded."""
         self._refuse_closed()
         if self._chunks.files:
             for piece in _repeated(self._fill, self._chunks.missing_bytes):

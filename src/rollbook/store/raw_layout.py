@@ -1,11 +1,11 @@
-"""RawLayout: a Zarr v3 array whose chunk files are the plain C-order bytes of its rows, as its `zarr.json` says it.
+"""RawLayout: a Zarr v3 array whose chunk files are the plain C-order bytes of its rows.
 
     <folder>/zarr.json            regular grid that splits axis 0 only, `bytes` (little-endian) as the only codec
     <folder>/c/0/0, c/1/0, …      chunk files, all of one size; the last one is padded with the fill value
 
-Chunk files are a multiple of the page size, so that a reader can map them behind each other as one array. An
-array that fits one chunk has exactly its own rows in it and no padding. An array without any chunk file holds
-its fill value everywhere, as Zarr has it.
+The size of chunk files is a multiple of the page size, so that a reader can map them one after the other as one
+array. An array that fits into one chunk has no padding. An array without chunk files holds its fill value everywhere,
+as Zarr defines it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rollbook.errors import WrongColumnType
 
 Array: TypeAlias = NDArray[Any]
 WrittenFiles: TypeAlias = dict[str, tuple[int, str]]
-"""Size and checksum of every file, by its path relative to the array's folder."""
+"""Size and checksum of every file, by its path in the folder of the array."""
 
 METADATA_FILE = "zarr.json"
 PAGE = 4096
@@ -31,8 +31,8 @@ HUGE_PAGE = 2 << 20
 _MIB = 1 << 20
 _SMALL_ARRAY, SMALL_CHUNK, _LARGE_CHUNK = 1024 * _MIB, 4 * _MIB, 64 * _MIB
 _MOST_FILES = 256
-# Random reads of a large array are up to a third faster through huge pages, which chunks of whole huge pages
-# allow. Below this size the padding would weigh more than the gain.
+# Random reads of a large array are up to a third faster with huge pages, which need chunks of whole huge pages.
+# Below this size the padding costs more than that.
 _HUGE_PAGES_FROM = 64 * _MIB
 _DATA_TYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -42,7 +42,7 @@ _INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def array_dtype(dtype: DTypeLike, column: str = "array") -> np.dtype[Any]:
-    """The little-endian form of a dtype that a raw array can hold; others are refused."""
+    """The little-endian form of a dtype. A dtype that a raw array cannot hold is refused."""
     given = np.dtype(dtype)
     if given.name not in _DATA_TYPES:
         raise WrongColumnType(
@@ -52,7 +52,7 @@ def array_dtype(dtype: DTypeLike, column: str = "array") -> np.dtype[Any]:
 
 
 def little_endian(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """By way of its name: what `newbyteorder` returns is marked as foreign, even where it is native."""
+    """The dtype is made from its name, because the result of `newbyteorder` is never marked as native."""
     return np.dtype(dtype.newbyteorder("<").str)
 
 
@@ -60,12 +60,12 @@ def little_endian(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def page_rows(row_bytes: int, page: int = PAGE) -> int:
-    """The fewest rows that fill whole pages."""
+    """The smallest number of rows that fills whole pages."""
     return math.lcm(page, row_bytes) // row_bytes
 
 
 def chunk_rows_for(rows: int, row_bytes: int) -> int:
-    """Rows per chunk file of an array whose row count is known: one file, or a few equal ones of whole pages."""
+    """Rows per chunk file of an array with a known number of rows: one file, or several equal ones of whole pages."""
     total = rows * row_bytes
     target = SMALL_CHUNK if total <= _SMALL_ARRAY else _LARGE_CHUNK
     files = min(-(-total // target), _MOST_FILES)
@@ -78,8 +78,8 @@ def chunk_rows_for(rows: int, row_bytes: int) -> int:
 
 
 def chunk_rows_of_size(chunk_bytes: int, row_bytes: int) -> int:
-    """Rows of whole pages that come to `chunk_bytes` or the least above it."""
-    held = max(row_bytes, 1)  # rows without values need no files, whatever the number
+    """Rows per chunk: the smallest number that fills whole pages and at least `chunk_bytes`."""
+    held = max(row_bytes, 1)  # rows of 0 bytes need no files
     return _round_up(max(1, -(-chunk_bytes // held)), page_rows(held))
 
 
@@ -91,19 +91,19 @@ def _round_up(number: int, step: int) -> int:
 
 
 def fill_array(value: object, dtype: np.dtype[Any], column: str = "array") -> Array:
-    """The fill value as a 0-d array: a scalar would not keep the bits of an unusual NaN."""
+    """The fill value as a 0-d array. A scalar would not keep the bits of an unusual NaN."""
     if np.asarray(value).dtype.kind not in "biuf":
-        raise _wrong_fill(value, dtype, column)
+        raise _invalid_fill(value, dtype, column)
     try:
         fill = np.array(value, dtype=dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise _wrong_fill(value, dtype, column) from error
+        raise _invalid_fill(value, dtype, column) from error
     if fill.shape != () or (dtype.kind != "f" and fill != value):
-        raise _wrong_fill(value, dtype, column)
+        raise _invalid_fill(value, dtype, column)
     return fill
 
 
-def _wrong_fill(value: object, dtype: np.dtype[Any], column: str) -> WrongColumnType:
+def _invalid_fill(value: object, dtype: np.dtype[Any], column: str) -> WrongColumnType:
     return WrongColumnType(
         column=column, expected=dtype.name, actual=f"{value!r} as its fill value"
     )
@@ -114,7 +114,7 @@ def bits_of(values: Array) -> Array:
 
 
 def is_plain(fill: Array) -> bool:
-    """Whether every Zarr reader gives back these very bits; NaNs written in hex come back changed from some."""
+    """Whether every Zarr reader returns exactly these bits. Some readers change a NaN that is written in hex."""
     return not np.isnan(fill) or bool(bits_of(fill) == bits_of(np.array(np.nan, fill.dtype)))
 
 
@@ -156,7 +156,7 @@ def raw_array_metadata(
 ) -> dict[str, Any]:
     """The `zarr.json` of a raw array."""
     stored = array_dtype(dtype)
-    # Zarr wants at least 1 in every dimension of a chunk, also where the array itself is empty
+    # every dimension of a chunk must be at least 1 in Zarr, even if the array is empty
     chunk_shape = [max(length, 1) for length in (chunk_rows, *shape[1:])]
     codec: dict[str, Any] = {"name": "bytes"}
     if stored.itemsize > 1:
@@ -180,7 +180,7 @@ def raw_array_metadata(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RawLayout:
-    """What a `zarr.json` that describes a raw array says."""
+    """The content of a `zarr.json` that describes a raw array."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -198,7 +198,7 @@ class RawLayout:
 
     @property
     def chunks(self) -> int:
-        """How many chunk files there are, unless there is none because all is fill value."""
+        """The number of chunk files of an array that has any."""
         return -(-self.shape[0] // self.chunk_rows) if self.row_bytes else 0
 
     def chunk_keys(self) -> Iterator[str]:
@@ -233,14 +233,14 @@ class _ArrayMetadata(msgspec.Struct):
 
 
 def parse_raw_layout(text: bytes) -> RawLayout:
-    """Proves from a `zarr.json` that the array is raw; a ValueError says why it is not."""
+    """Read a `zarr.json`. Raises ValueError with the reason if the array is not raw."""
     metadata = msgspec.json.decode(text, type=_ArrayMetadata)
     if (metadata.zarr_format, metadata.node_type) != (3, "array"):
         raise ValueError("not a Zarr v3 array")
     if metadata.data_type not in _DATA_TYPES:
         raise ValueError(f"data type {metadata.data_type} is not a plain number")
     dtype = little_endian(np.dtype(metadata.data_type))
-    _prove_plain_bytes(metadata, dtype)
+    _check_plain_bytes(metadata, dtype)
     try:
         fill = decode_fill(metadata.fill_value, dtype)
     except (ValueError, KeyError, ArithmeticError) as error:
@@ -248,13 +248,13 @@ def parse_raw_layout(text: bytes) -> RawLayout:
     return RawLayout(
         dtype=dtype,
         shape=tuple(metadata.shape),
-        chunk_rows=_proved_chunk_rows(metadata),
+        chunk_rows=_checked_chunk_rows(metadata),
         fill=fill,
         attributes=metadata.attributes,
     )
 
 
-def _prove_plain_bytes(metadata: _ArrayMetadata, dtype: np.dtype[Any]) -> None:
+def _check_plain_bytes(metadata: _ArrayMetadata, dtype: np.dtype[Any]) -> None:
     names = [codec.name for codec in metadata.codecs]
     if names != ["bytes"] or metadata.storage_transformers:
         raise ValueError(f"chunks are encoded ({', '.join(names) or 'no codec'})")
@@ -266,7 +266,7 @@ def _prove_plain_bytes(metadata: _ArrayMetadata, dtype: np.dtype[Any]) -> None:
         raise ValueError(f"chunk keys are not the default ones ({keys.name})")
 
 
-def _proved_chunk_rows(metadata: _ArrayMetadata) -> int:
+def _checked_chunk_rows(metadata: _ArrayMetadata) -> int:
     shape, chunk_shape = metadata.shape, metadata.chunk_grid.configuration.get("chunk_shape")
     if metadata.chunk_grid.name != "regular" or not isinstance(chunk_shape, list):
         raise ValueError(f"chunk grid {metadata.chunk_grid.name} is not regular")

@@ -28,13 +28,13 @@ class RolloutZarrStoreReader(StoredTables):
     """Opens a finished store. Needs numpy; images and archived stores need zarr too."""
 
     def q_h_view(self, *, discount_gamma: float | None = None) -> dict[str, Array]:
-        """The dense view as stored, or rebuilt from the facts for another discount."""
+        """The dense view as stored, or with another discount."""
         if discount_gamma is None:
             return self.table("q_h")
         return q_h_for_gamma(self, discount_gamma)
 
     def returns_view(self, *, discount_gamma: float | None = None) -> dict[str, Array]:
-        """Multi-step returns as stored, or for another discount."""
+        """Multi-step returns as stored, or with another discount."""
         if discount_gamma is None:
             return self.table("returns")
         return returns_of(self, discount_gamma)
@@ -49,7 +49,7 @@ class RolloutZarrStoreReader(StoredTables):
         start: int = 0,
         prefetch: bool = False,
     ) -> Iterator[dict[str, Array]]:
-        """Shuffled batches of states from `q_h`, the same for the same seed. `start` resumes after that many."""
+        """Shuffled batches of states from `q_h`, the same for the same seed. `start` skips that many batches."""
         for path in ["q_h"] if columns is None else [f"q_h/{name}" for name in columns]:
             self.local(path)
         return state_batches(
@@ -57,14 +57,14 @@ class RolloutZarrStoreReader(StoredTables):
         )
 
     def selected_depth(self, step_row_id: int) -> dict[str, Array] | None:
-        """Depth and mask of one step; None where none was kept."""
+        """Depth image, mask and camera of one step; None if the store has none."""
         step = checked_row(step_row_id, self.num_steps, "step")
         if self.fetch is not None and self.has("selected_depth/depth_m"):
-            self._bring_depth(step)
+            self._fetch_depth(step)
         return depth_of_step(self, step)
 
-    def _bring_depth(self, step: int) -> None:
-        """Only the shard files that hold one step: the images are most of a store."""
+    def _fetch_depth(self, step: int) -> None:
+        """Fetch only the shard files of one step: images are most of the bytes of a store."""
         per_shard = int(self.attrs["selected_depth_chunk_steps"])
         for row in np.flatnonzero(self.array("selected_depth/step_row_id") == step).tolist():
             for name in ("depth_m", "valid_mask"):
@@ -74,7 +74,7 @@ class RolloutZarrStoreReader(StoredTables):
     # -------------------------------------------------------------------- data frames and validation
 
     def to_arrow(self, table: str, columns: Sequence[str] | None = None) -> pyarrow.Table:
-        """A table as Arrow, over the mapped columns; codes become words."""
+        """A table as Arrow over the mapped columns. Codes become words."""
         return frames.arrow_table(self, table, columns)
 
     def to_pandas(self, table: str, columns: Sequence[str] | None = None) -> pandas.DataFrame:

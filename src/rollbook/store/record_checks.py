@@ -1,4 +1,4 @@
-"""What a record must be to become rows. Everything is looked at before anything of it is kept."""
+"""Checks of a record before it becomes rows. The whole record is checked before any part of it is kept."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _LINEAGE_NUMBERS = tuple(
 
 
 def _limits(column: Column) -> tuple[float, float, str]:
-    """Least and greatest number that a column can hold, and the name of its type."""
+    """The smallest and the largest number that a column can hold, and the name of its type."""
     dtype: np.dtype[Any] = column.numpy
     if dtype.kind == "f":
         return float(np.finfo(dtype).min), float(np.finfo(dtype).max), dtype.name
@@ -74,18 +74,18 @@ _VECTOR_TYPES = {
 _FLOAT = np.dtype(np.float32)
 
 
-def wrong(record: str, field: str, value: object, expected: str) -> InvalidValue:
+def invalid_value(record: str, field: str, value: object, expected: str) -> InvalidValue:
     return InvalidValue(record=record, field=field, value=str(value), expected=expected)
 
 
 def feature_count(step: RolloutStep) -> int:
-    """How many actor features each candidate of the step has."""
+    """Number of actor features of each candidate of the step."""
     features = step.candidates.actor_features
     return 0 if features is None else int(np.shape(features)[-1])
 
 
 def checked_steps(record: RolloutZarrRecord, features: int | None) -> list[RolloutStep]:
-    """All steps in order. `features` is the width the store has; None while it has no step yet."""
+    """All steps in order. `features` is the number of actor features in the store; None if it has no step yet."""
     result, name = record.result, f"record {record.rollout_id_prefix!r}"
     _check_result(name, result)
     _check_lineage(name, record.lineage)
@@ -106,12 +106,12 @@ def _check_result(name: str, result: CounterfactualRolloutResult) -> None:
     for field in _AT_LEAST_ONE:
         value = getattr(result, field)
         if value is not None and value < 1:
-            raise wrong(name, field, value, "at least 1")
+            raise invalid_value(name, field, value, "at least 1")
     root = np.asarray(result.root_pose_world)
     if root.shape != (POSE,) or root.dtype.kind != "f" or not np.isfinite(root).all():
-        raise wrong(name, "root_pose_world", root.tolist(), f"{POSE} finite numbers")
+        raise invalid_value(name, "root_pose_world", root.tolist(), f"{POSE} finite numbers")
     if not result.chains:
-        raise wrong(name, "chains", "none", "at least one chain")
+        raise invalid_value(name, "chains", "none", "at least one chain")
 
 
 def _check_lineage(name: str, lineage: RolloutLineage) -> None:
@@ -122,14 +122,14 @@ def _check_lineage(name: str, lineage: RolloutLineage) -> None:
 
 
 def _check_number(name: str, column: str, value: float | None) -> None:
-    """A number that its column can hold."""
+    """Refuse a number that its column cannot hold."""
     if value is None:
         return
     least, greatest, dtype = _LIMITS[column]
     if not least <= value <= greatest:
-        raise wrong(name, column, value, f"a number that {dtype} can hold")
+        raise invalid_value(name, column, value, f"a number that {dtype} can hold")
     if not dtype.startswith("float") and not isinstance(value, int | np.integer):
-        raise wrong(name, column, value, "a whole number")
+        raise invalid_value(name, column, value, "a whole number")
 
 
 def _check_chain(
@@ -137,16 +137,16 @@ def _check_chain(
 ) -> None:
     parent, fork = chain.parent_chain, chain.fork_step_index
     if len(chain.steps) > horizon:
-        raise wrong(name, "steps", len(chain.steps), f"at most the horizon, {horizon}")
+        raise invalid_value(name, "steps", len(chain.steps), f"at most the horizon, {horizon}")
     if parent is None and fork is None:
         return
     if parent is None or fork is None:
-        raise wrong(name, "fork_step_index", fork, "given together with parent_chain")
+        raise invalid_value(name, "fork_step_index", fork, "given together with parent_chain")
     if not 0 <= parent < number:
-        raise wrong(name, "parent_chain", parent, "an earlier chain of the same result")
+        raise invalid_value(name, "parent_chain", parent, "an earlier chain of the same result")
     longest = min(len(chain.steps), len(chains[parent].steps))
     if not 0 <= fork <= longest:
-        raise wrong(name, "fork_step_index", fork, f"from 0 to {longest}")
+        raise invalid_value(name, "fork_step_index", fork, f"from 0 to {longest}")
 
 
 def _check_step(name: str, step: RolloutStep) -> None:
@@ -154,7 +154,9 @@ def _check_step(name: str, step: RolloutStep) -> None:
     shell, count = step.candidates, len(step.candidates)
     selected = step.selected_shell_index
     if not 0 <= selected < count or not shell.mask_valid[selected]:
-        raise wrong(name, "selected_shell_index", selected, "a valid candidate of the shell")
+        raise invalid_value(
+            name, "selected_shell_index", selected, "a valid candidate of the shell"
+        )
     lengths = (count, int(np.count_nonzero(shell.mask_valid)))
     for field, values in step.metric_vectors.items():
         _check_vector(name, f"metric_vectors[{field!r}]", values, lengths, _FLOAT)
@@ -162,10 +164,12 @@ def _check_step(name: str, step: RolloutStep) -> None:
         _check_vector(name, field, getattr(step, field), lengths, _FLOAT)
     if (step.selection_probabilities is None) != (step.selection_log_probabilities is None):
         field = "selection_log_probabilities"
-        raise wrong(name, field, "one of them alone", "given together with selection_probabilities")
+        raise invalid_value(
+            name, field, "one of them alone", "given together with selection_probabilities"
+        )
     digest = step.rng_state_digest
     if digest is not None and len(digest) != 32:
-        raise wrong(name, "rng_state_digest", f"{len(digest)} bytes", "32 bytes")
+        raise invalid_value(name, "rng_state_digest", f"{len(digest)} bytes", "32 bytes")
     _check_number(name, "temperature", step.temperature)
     checked_text(step.score_label, name, "score_label")
 
@@ -173,80 +177,90 @@ def _check_step(name: str, step: RolloutStep) -> None:
 def _check_shell(name: str, shell: CandidateSamplingResult) -> None:
     mask, poses = np.asarray(shell.mask_valid), np.asarray(shell.shell_poses)
     if mask.ndim != 1 or mask.dtype != np.bool_:
-        raise wrong(name, "mask_valid", f"{mask.dtype}{list(mask.shape)}", "bool[N]")
+        raise invalid_value(name, "mask_valid", f"{mask.dtype}{list(mask.shape)}", "bool[N]")
     count = len(mask)
     if poses.shape != (count, POSE) or poses.dtype.kind != "f":
-        raise wrong(
+        raise invalid_value(
             name, "shell_poses", f"{poses.dtype}{list(poses.shape)}", f"float[{count}, {POSE}]"
         )
     if not np.isfinite(poses[mask]).all():
-        raise wrong(name, "shell_poses", "not finite at a valid candidate", "finite numbers there")
+        raise invalid_value(
+            name, "shell_poses", "not finite at a valid candidate", "finite numbers there"
+        )
     for field in _PROVENANCE:
         _check_vector(name, field, getattr(shell, field), (count,), _VECTOR_TYPES[field])
     for field, values in shell.extras.items():
         if field not in _EXTRAS:
-            raise wrong(name, f"extras[{field!r}]", "unknown", f"one of {', '.join(_EXTRAS)}")
+            raise invalid_value(
+                name, f"extras[{field!r}]", "unknown", f"one of {', '.join(_EXTRAS)}"
+            )
         _check_vector(name, f"extras[{field!r}]", values, (count,), _VECTOR_TYPES[field])
 
 
 def _check_features(name: str, shell: CandidateSamplingResult, width: int) -> None:
-    """Actor features are all or nothing: a store has one width of them, 0 for none."""
+    """All candidates of a store have the same number of actor features; 0 means none."""
     if shell.actor_features is None:
         if width:
             expected = f"{width} per candidate, as in the rest of the store"
-            raise wrong(name, "actor_features", "missing", expected)
+            raise invalid_value(name, "actor_features", "missing", expected)
         return
     features = np.asarray(shell.actor_features)
     if features.shape != (len(shell), width) or features.dtype.kind != "f":
         expected = f"float[{len(shell)}, {width}], as wide as in the rest of the store"
-        raise wrong(name, "actor_features", f"{features.dtype}{list(features.shape)}", expected)
+        raise invalid_value(
+            name, "actor_features", f"{features.dtype}{list(features.shape)}", expected
+        )
 
 
 # ------------------------------------------------------------------------------ images and points
 
 
 def named_steps(record: RolloutZarrRecord) -> Iterator[tuple[str, RolloutStep]]:
-    """All steps in order, each with a name for errors."""
+    """All steps in order, each with a name for error messages."""
     for number, chain in enumerate(record.result.chains):
         for index, step in enumerate(chain.steps):
             yield f"record {record.rollout_id_prefix!r}, chain {number}, step {index}", step
 
 
 def checked_depth(name: str, step: RolloutStep, shape: tuple[int, int]) -> SelectedDepth:
-    """The image of a step, which float16 has to be able to hold."""
+    """The depth image of a step. Refuses an image that float16 cannot hold."""
     depth, field = step.selected_depth, "selected_depth"
     if depth is None:
         expected = "an image for every step, or a store with selected_depth_enabled=False"
-        raise wrong(name, field, "missing", expected)
+        raise invalid_value(name, field, "missing", expected)
     pixels, mask = np.asarray(depth.depth_m), np.asarray(depth.valid_mask)
     if pixels.shape != shape or mask.shape != shape or mask.dtype != np.bool_:
         given = f"{pixels.dtype}{list(pixels.shape)} with mask {mask.dtype}{list(mask.shape)}"
-        raise wrong(name, field, given, f"{list(shape)} with a mask of bool")
+        raise invalid_value(name, field, given, f"{list(shape)} with a mask of bool")
     limit = float(np.finfo(np.float16).max)
-    # so written, NaN fails too; only then is it worth looking at the valid pixels alone
+    # this form is false for NaN too; only then are the valid pixels checked alone
     within = -limit <= pixels.min(initial=0) and pixels.max(initial=0) <= limit
     if not within and not np.abs(pixels[mask]).max(initial=0) <= limit:
         value = "a valid pixel that is not finite or beyond float16"
-        raise wrong(name, field, value, f"metres up to {limit:g}")
+        raise invalid_value(name, field, value, f"metres up to {limit:g}")
     for part in ("focal_px", "principal_point_px"):
         pair = np.asarray(getattr(depth, part))
         if pair.shape != (2,) or pair.dtype.kind not in "fiu" or not np.isfinite(pair).all():
-            raise wrong(name, f"selected_depth.{part}", pair.tolist(), "2 finite numbers")
+            raise invalid_value(name, f"selected_depth.{part}", pair.tolist(), "2 finite numbers")
     return depth
 
 
 def check_crops(name: str, step: RolloutStep) -> None:
-    """Points of the state before, or of a valid candidate."""
+    """Refuse point clouds that belong neither to the state before the step nor to a valid candidate."""
     if step.crop_policy is not None:
         checked_text(step.crop_policy, name, "crop_policy")
     _check_number(name, "voxel_size_m", step.crop_voxel_size_m)
     for number, crop in enumerate(step.target_eval_crops):
         field, points = f"target_eval_crops[{number}]", np.asarray(crop.points_world)
         if points.ndim != 2 or points.shape[1] != 3 or points.dtype.kind != "f":
-            raise wrong(name, field, f"{points.dtype}{list(points.shape)}", "float[n, 3] points")
+            raise invalid_value(
+                name, field, f"{points.dtype}{list(points.shape)}", "float[n, 3] points"
+            )
         owner, mask = crop.shell_index, step.candidates.mask_valid
         if owner is not None and (not 0 <= owner < len(mask) or not mask[owner]):
-            raise wrong(name, f"{field}.shell_index", owner, "a valid candidate of the shell")
+            raise invalid_value(
+                name, f"{field}.shell_index", owner, "a valid candidate of the shell"
+            )
 
 
 # ---------------------------------------------------------------------------------------- vectors
@@ -264,13 +278,15 @@ def _check_vector(
     given = np.asarray(values)
     if given.ndim != 1 or len(given) not in lengths:
         expected = " or ".join(map(str, dict.fromkeys(lengths)))
-        raise wrong(name, field, f"of shape {list(given.shape)}", f"{expected} values")
+        raise invalid_value(name, field, f"of shape {list(given.shape)}", f"{expected} values")
     if given.dtype != dtype and not _fits(given, dtype):
-        raise wrong(name, field, f"of type {given.dtype}", f"values that {dtype.name} can hold")
+        raise invalid_value(
+            name, field, f"of type {given.dtype}", f"values that {dtype.name} can hold"
+        )
 
 
 def _fits(given: NDArray[Any], dtype: np.dtype[Any]) -> bool:
-    """Whether a cast keeps every value; rounding to a shorter float is meant."""
+    """Whether a cast keeps every value. Rounding to a shorter float is allowed."""
     if dtype.kind == "b":
         return given.dtype.kind == "b"
     if dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""What a generator hands the store: the result of one rollout call, and its lineage."""
+"""RolloutZarrRecord and its parts: the result of one rollout call with its lineage, as the store writer takes it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rollbook.contracts.lineage import RolloutLineage
 
 Floats = NDArray[np.float32]
 POSE = 12
-"""9 rotation values, row-major, then 3 of translation; world from camera."""
+"""Numbers in a pose: 9 of the rotation, row-major, then 3 of the translation; world from camera."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CandidateSamplingResult:
-    """One full shell: every candidate that was proposed, in canonical order, valid or not. Siblings share it."""
+    """One full shell: every proposed candidate, valid or not, in canonical order. Chains that fork here share it."""
 
     shell_poses: Floats
     """[N, 12]"""
     mask_valid: NDArray[np.bool_]
-    """[N]: the actor may take it."""
+    """[N]: whether the actor may take the candidate."""
     invalid_reason_bitset: NDArray[np.uint32] | None = None
-    """[N]; None stands for "valid, or rejected by a rule of the sampler"."""
+    """[N]. If None, invalid candidates get the reason SAMPLER_RULE_REJECTED."""
     strategy_id: NDArray[np.int32] | None = None
     position_id: NDArray[np.int32] | None = None
     mixture_id: NDArray[np.int32] | None = None
@@ -41,7 +41,7 @@ class CandidateSamplingResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SelectedDepth:
-    """Depth rendered at the pose that was taken."""
+    """Depth image rendered at the selected pose."""
 
     depth_m: Floats
     """[H, W] metres."""
@@ -52,29 +52,29 @@ class SelectedDepth:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TargetEvalCrop:
-    """Points the oracle used inside the target box."""
+    """Points inside the target box that the oracle used."""
 
     points_world: Floats
     """[n, 3]"""
     shell_index: int | None = None
-    """The candidate they belong to; None for the state before the step."""
+    """The candidate that the points belong to; None for the state before the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RolloutStep:
-    """One decision: the shell it was made from, what every candidate was worth, and which one was taken."""
+    """One decision: the shell of candidates, the metrics of every candidate, and the selected one."""
 
     candidates: CandidateSamplingResult
     selected_shell_index: int
     metric_vectors: Mapping[str, Floats] = field(default_factory=dict)
-    """By candidate column; as long as the shell, or as the valid part of it."""
+    """By candidate column. Each vector covers the whole shell, or its valid candidates only."""
     score_label: str = "unknown"
     temperature: float | None = None
     selection_logits: Floats | None = None
     selection_probabilities: Floats | None = None
     selection_log_probabilities: Floats | None = None
     rng_state_digest: bytes | None = None
-    """SHA-256 of the generator's state before the step."""
+    """SHA-256 of the state of the random generator before the step."""
     selected_depth: SelectedDepth | None = None
     target_eval_crops: tuple[TargetEvalCrop, ...] = ()
     crop_policy: str | None = None
@@ -88,9 +88,9 @@ class RolloutChain:
     steps: tuple[RolloutStep, ...]
     terminated_early: bool = False
     parent_chain: int | None = None
-    """Index, in the same result, of the chain this one forked from."""
+    """Index of the chain that this one forked from, in the same result."""
     fork_step_index: int | None = None
-    """The first step in which they differ."""
+    """The first step in which the two chains differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -111,14 +111,14 @@ class CounterfactualRolloutResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RolloutZarrRecord:
-    """One counterfactual rollout result plus where it came from."""
+    """One counterfactual rollout result and its lineage."""
 
     result: CounterfactualRolloutResult
     lineage: RolloutLineage
     rollout_id_prefix: str
 
     def lineage_for_chain(self, chain_id: int) -> RolloutLineage:
-        """The lineage of one chain: named for it, with the policy that chose its actions."""
+        """The lineage of one chain, with its rollout id and the policy that chose its actions."""
         return self.lineage.for_chain(
             f"{self.rollout_id_prefix}-{chain_id:06d}", chain_id, self.result.policy
         )

@@ -1,8 +1,8 @@
-"""Stores at a URL: publishing a finished one, and reading one by bringing over the files that are asked for.
+"""Stores at a URL: publishing a finished store, and reading one by fetching the files that are needed.
 
-A published store has the files of a local one, and its root zarr.json is put there last: without it the URL does not
-open. Files come into a cache named by content, each compared with the manifest before it gets its name, and are mapped
-from there like those of any store.
+A published store has the same files as a local one. Its root zarr.json is uploaded last: without it the URL cannot be
+opened. Fetched files go into a cache that is named by the content of the store. Each is compared with the manifest
+before it gets its name, and is then mapped like a file of any store.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from rollbook.store.reader import RolloutZarrStoreReader
 
 Options = Mapping[str, Any]
 Progress = Callable[[int, int], None]
-"""Called with the bytes that are there and the bytes there will be."""
+"""Called with the bytes done so far and the total."""
 
 ROOT = "zarr.json"
 SIDECAR = "_publishing.json"
-"""Says whose files lie at a URL while the store there is not complete."""
+"""Names the owner of the files at a URL while the store there is not complete."""
 _BATCH_BYTES = 64 << 20
 _BATCH_FILES = 64
-"""What is in memory and on the wire at one time."""
+"""Limits of what is in memory and in transfer at one time."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _HEX = re.compile(r"[0-9a-f]{64}")
 
@@ -50,11 +50,11 @@ def is_url(place: AnyPath) -> bool:
 def open_store(
     place: AnyPath, *, cache_dir: AnyPath | None = None, storage_options: Options | None = None
 ) -> RolloutZarrStoreReader:
-    """A store on this disk, or at a URL that fsspec knows.
+    """Open a store on this disk, or at a URL that fsspec supports.
 
-    From a URL only the root and the manifest are read here; columns come when they are asked for, into `cache_dir`
-    (`~/.cache/rollbook/stores`), and stay there. `storage_options` go to the filesystem, and into a pickle of the
-    reader, keys included.
+    From a URL only the root and the manifest are read at once. Columns are fetched when they are first used, into
+    `cache_dir` (default `~/.cache/rollbook/stores`), and stay there. `storage_options` are passed to the filesystem.
+    They are part of a pickle of the reader, including any keys in them.
     """
     if not is_url(place):
         return RolloutZarrStoreReader(place)
@@ -65,11 +65,11 @@ def open_store(
     return RolloutZarrStoreReader(files.folder, fetch=files)
 
 
-# ------------------------------------------------------------------------------------ the other side
+# --------------------------------------------------------------------------------- files at a URL
 
 
 class _Remote:
-    """The files under one URL, by their path in the store; every failure names the URL and what to do."""
+    """The files under one URL, by their path in the store. Every error names the URL and says what to do."""
 
     def __init__(self, url: str, options: Options | None) -> None:
         self.url = url.rstrip("/")
@@ -84,7 +84,7 @@ class _Remote:
         return f"{self._root}/{path}"
 
     def sizes(self) -> dict[str, int]:
-        """Everything that lies there now."""
+        """Every file at the URL, with its size."""
         with self.errors(""):
             self._fs.invalidate_cache()
             try:
@@ -95,7 +95,7 @@ class _Remote:
         return {name[start:]: int(entry["size"]) for name, entry in found.items()}
 
     def read(self, sizes: Mapping[str, int]) -> dict[str, bytes]:
-        """Files of these sizes; more than the size is not read, less is what comes."""
+        """Read files, at most as many bytes as given. A file that is shorter is returned as it is."""
         found = self._read(list(sizes), list(sizes.values()))
         return {path: self._bytes(path, data) for path, data in found.items()}
 
@@ -104,8 +104,8 @@ class _Remote:
         return None if isinstance(data, FileNotFoundError) else self._bytes(path, data)
 
     def _read(self, paths: Sequence[str], ends: list[int] | None) -> dict[str, Any]:
-        """Bytes, or why there are none. Ranges, because otherwise each size is asked for first, and because `cat`
-        takes paths for patterns."""
+        """The bytes of each file, or the exception. Reads ranges, because otherwise fsspec first asks for every size,
+        and because `cat` treats paths as patterns."""
         with self.errors(paths[0]):
             keys = [self._key(path) for path in paths]
             found = self._fs.cat_ranges(keys, 0, ends, on_error="return")
@@ -128,7 +128,7 @@ class _Remote:
 
     @contextmanager
     def errors(self, path: str) -> Iterator[None]:
-        """Whatever the filesystem raises, and they raise anything, as one of ours."""
+        """Turn any exception of the filesystem into StorageError or ConfigurationError."""
         place = f"{self.url}/{path}" if path else self.url
         try:
             yield
@@ -164,7 +164,7 @@ def _fsspec() -> Any:
 
 
 def _batches(files: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
-    """Paths that go together: many small ones, few large ones."""
+    """Paths in groups of limited size: many small files or few large ones."""
     batch: list[str] = []
     held = 0
     for path, size in files:
@@ -181,7 +181,7 @@ def _batches(files: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
 
 
 class RemoteFiles:
-    """Brings files of a published store into its cache folder. It pickles, and works in forked processes."""
+    """Fetches files of a published store into its cache folder. It can be pickled, and works in forked processes."""
 
     def __init__(self, folder: Path, url: str, storage_options: Options | None) -> None:
         self.folder = folder
@@ -194,13 +194,13 @@ class RemoteFiles:
         return type(self), (self.folder, self.url, self._options)
 
     def __call__(self, path: str) -> None:
-        """A file, or every file below a folder; those that are here already stay."""
+        """Fetch a file, or every file below a folder. Files that are already in the cache are not fetched again."""
         if path in self._there:
             return
         missing = self._missing(path)
         if missing:
-            with self._alone():
-                self._bring([each for each in missing if not self._is_here(each)])
+            with self._locked():
+                self._fetch([each for each in missing if not self._is_cached(each)])
         self._there.add(path)
 
     def _missing(self, path: str) -> list[str]:
@@ -208,31 +208,31 @@ class RemoteFiles:
         return [
             each
             for each in self._files
-            if (each == path or each.startswith(below)) and not self._is_here(each)
+            if (each == path or each.startswith(below)) and not self._is_cached(each)
         ]
 
-    def _is_here(self, path: str) -> bool:
-        """A file has its name only after its bytes were compared; a size that changed since means damage."""
+    def _is_cached(self, path: str) -> bool:
+        """A file gets its name only after its bytes were checked. Another size means that it was damaged later."""
         try:
             return (self.folder / path).stat().st_size == self._files[path][0]
         except OSError:
             return False
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """So that the workers of one training run do not all bring the same file."""
+    def _locked(self) -> Iterator[None]:
+        """A lock, so that the workers of one training run do not all fetch the same file."""
         with open(self.folder.with_name(f"{self.folder.name}.lock"), "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _bring(self, paths: list[str]) -> None:
+    def _fetch(self, paths: list[str]) -> None:
         if not paths:
             return
         remote = _Remote(self.url, self._options)
         for batch in _batches((path, self._files[path][0]) for path in paths):
             for path, data in remote.read({path: self._files[path][0] for path in batch}).items():
                 _check_bytes(f"{self.url}/{path}", data, self._files[path])
-                _keep(self.folder / path, data)
+                _write_to_cache(self.folder / path, data)
 
 
 def _check_bytes(place: str, data: bytes, expected: tuple[int, str]) -> None:
@@ -245,7 +245,7 @@ def _check_bytes(place: str, data: bytes, expected: tuple[int, str]) -> None:
         raise ChecksumMismatch(path=place, detail=detail)
 
 
-def _keep(path: Path, data: bytes) -> None:
+def _write_to_cache(path: Path, data: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -260,8 +260,8 @@ def default_cache_dir() -> Path:
 
 
 def _cached_store(url: str, cache_dir: AnyPath | None, options: Options | None) -> Path:
-    """The cache folder of the store that is at the URL now. Its manifest is part of its name: two stores of one
-    content can have been made at different times, and each says so itself."""
+    """The cache folder of the store that is at the URL now. The digest of its manifest is part of its name, because two
+    stores with the same content can have different manifests."""
     remote = _Remote(url, options)
     root, manifest = _complete_store(remote)
     digest = sha256(manifest).hexdigest()
@@ -273,7 +273,7 @@ def _cached_store(url: str, cache_dir: AnyPath | None, options: Options | None) 
     for name, data in ((ROLLOUT_MANIFEST_FILENAME, manifest), (ROOT, root)):
         path = folder / name
         if not path.is_file() or path.read_bytes() != data:
-            _keep(path, data)
+            _write_to_cache(path, data)
     return folder.resolve()
 
 
@@ -289,7 +289,7 @@ def _complete_store(remote: _Remote) -> tuple[bytes, bytes]:
 
 
 def _not_there(remote: _Remote) -> StorageError:
-    """A store that was never finished is told from one that never was."""
+    """The error for a URL without a root: publishing was not finished, or there never was a store."""
     there = remote.sizes()
     if SIDECAR in there or ROLLOUT_MANIFEST_FILENAME in there:
         detail = "it is not complete: publishing it was not finished; publish it again"
@@ -309,7 +309,7 @@ def _named_manifest(url: str, root: bytes) -> str:
 
 
 def _manifest_files(place: str, manifest: bytes) -> tuple[str, FileSums]:
-    """Content address and files. Both become paths on this disk, so neither is taken on trust."""
+    """The content address and the files. Both become local paths, so both are checked."""
     try:
         payload = json.loads(manifest)
         files = {
@@ -333,16 +333,16 @@ def _manifest_files(place: str, manifest: bytes) -> tuple[str, FileSums]:
 
 @dataclass(frozen=True, slots=True)
 class PublishedStore:
-    """What was put where."""
+    """What was published, and where."""
 
     url: str
     content_sha256: str
     manifest_sha256: str
     files: int
-    """In the store, with its manifest and root."""
+    """Number of files in the store, including its manifest and root."""
     bytes: int
     uploaded_files: int
-    """By this call; the others were there from one that did not finish."""
+    """Files that this call uploaded. An earlier call that did not finish uploaded the others."""
 
 
 def publish_store(
@@ -353,11 +353,11 @@ def publish_store(
     storage_options: Options | None = None,
     progress: Progress | None = None,
 ) -> PublishedStore:
-    """Puts a finished store at a URL that has room for it, and nothing else, below it.
+    """Upload a finished store to a URL that has no other files below it.
 
-    Every file is compared with the manifest before it goes. After a failure the same call goes on where it ended.
-    `replace` takes away a store, or what is left of one, that was published there before; files that are neither
-    are never touched, and refused: Zarr would read them as part of the store.
+    Every file is compared with the manifest before it is uploaded. After a failure the same call continues where it
+    stopped. `replace` removes a store, or the rest of one, that was published there before. Other files are never
+    removed: if there are any, publishing is refused, because Zarr would read them as part of the store.
     """
     if not is_url(url):
         raise ConfigurationError(message=f"{url!r} is no URL; expected one like s3://bucket/prefix")
@@ -381,7 +381,7 @@ class _Publication:
     # ------------------------------------------------------------------------------- before
 
     def make_room(self, replace: bool) -> None:
-        """Leaves the URL empty, or with files of this very store that an earlier call put there."""
+        """Make the URL empty, except for files of this same store that an earlier call uploaded."""
         there = self._remote.sizes()
         left = self._left_behind(there)
         if left is not None and left.uploading(self._content) and ROOT not in there:
@@ -392,7 +392,7 @@ class _Publication:
         owned = self._owned(found, left)
         self._refuse_foreign(found - owned)
         if owned - {SIDECAR}:
-            # whoever comes after a crash in here has to know whose files these were
+            # after a crash at this point, the next call must know whose files these are
             self._mark("clearing", owned - {SIDECAR})
             self._remote.remove([ROOT] if ROOT in found else [])
             self._remote.remove(sorted((owned & found) - {ROOT, SIDECAR}))
@@ -410,13 +410,13 @@ class _Publication:
         return f"{len(found)} files are there; publish to a place of its own"
 
     def _owned(self, found: set[str], left: _Sidecar | None) -> set[str]:
-        """What a published store, or one half published, says is its own."""
+        """The files of the store that is published there, completely or in part."""
         owned = {SIDECAR, *(left.files if left is not None else ())}
         if ROOT in found:
             root = self._remote.read_if_there(ROOT)
             _named_manifest(
                 self._remote.url, root or b""
-            )  # another Zarr hierarchy is not ours to remove
+            )  # refuses a Zarr hierarchy that is not a rollout store
             owned.add(ROOT)
         if (ROOT in found or left is not None) and ROLLOUT_MANIFEST_FILENAME in found:
             manifest = self._remote.read_if_there(ROLLOUT_MANIFEST_FILENAME)
@@ -438,7 +438,7 @@ class _Publication:
     # --------------------------------------------------------------------------------- the files
 
     def upload(self) -> PublishedStore:
-        """Files, then a look at all of them, then the manifest, then the root, which makes it a store."""
+        """Upload the files, check them all, then upload the manifest and last the root, which completes the store."""
         there = self._remote.sizes()
         missing = [path for path, (size, _) in self._files.items() if there.get(path) != size]
         total = sum(size for size, _ in self._files.values())
@@ -454,7 +454,7 @@ class _Publication:
         self._remote.write({ROOT: self._root})
         with suppress(
             StorageError
-        ):  # some may write to a bucket and not remove; the store is complete
+        ):  # not everybody who may write may delete; the store is complete anyway
             self._remote.remove([SIDECAR])
         return PublishedStore(
             url=self._remote.url,
@@ -491,7 +491,7 @@ class _Publication:
         self._refuse_foreign(extra)
 
     def _check_still_ours(self) -> None:
-        """Two stores published to one URL at a time would be a mixture of both."""
+        """Check that nobody else published to the URL meanwhile: the files would be a mixture of two stores."""
         data = self._remote.read_if_there(SIDECAR)
         left = None if data is None else _Sidecar.parse(self._remote.url, data)
         if left is None or not left.uploading(self._content):
@@ -501,11 +501,11 @@ class _Publication:
 
 @dataclass(frozen=True, slots=True)
 class _Sidecar:
-    """An object at a URL is whole or not there, so which content it belongs to is all one has to know."""
+    """The content that the files at a URL belong to. Objects there are complete or absent."""
 
     content_sha256: str
     phase: str
-    """clearing: old files are being removed. uploading: what is there of `files` is of this content."""
+    """clearing: old files are being removed. uploading: those of `files` that exist belong to this content."""
     files: Sequence[str]
 
     @classmethod

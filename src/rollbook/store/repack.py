@@ -1,7 +1,7 @@
-"""Repacking a store: raw columns that map (`local`), or compressed ones for keeping (`archive`). Nothing is lost.
+"""Repacks a store: `local` has raw columns that can be mapped, `archive` has compressed columns. Nothing is lost.
 
-Images are compressed in both and are copied as they are. A store that goes from local to archive and back has the
-same files, byte for byte.
+Images are compressed in both profiles and are copied unchanged. A store that is repacked from local to archive and
+back has the same files, byte for byte.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def repack_store(
     *,
     replace: bool = False,
 ) -> Path:
-    """Writes the same store in another profile."""
+    """Write the same store in another profile."""
     if profile not in get_args(Profile):
         raise ConfigurationError(message=f"profile is {profile!r}, expected local or archive")
     reader = open_store(source)
@@ -61,7 +61,7 @@ def repack_store(
 
 
 def _arrays(manifest: StoreManifest) -> list[str]:
-    """Every array's folder: where a zarr.json lies two levels down."""
+    """The folder of every array: each has a zarr.json two levels below the root."""
     ends = f"/{METADATA_FILE}"
     return [
         path.removesuffix(ends)
@@ -79,7 +79,7 @@ def _copy_groups(reader: RolloutZarrStoreReader, folder: Path) -> FileSums:
 
 
 def _described(manifest: StoreManifest, profile: Profile) -> dict[str, Any]:
-    """The manifest of the source, but for the profile; files and content address are the stage's to fill in."""
+    """The manifest of the source with another profile. The stage fills in the files and the content address."""
     return {
         **manifest.payload,
         "root_attrs": {**manifest.payload["root_attrs"], "profile": profile},
@@ -87,7 +87,7 @@ def _described(manifest: StoreManifest, profile: Profile) -> dict[str, Any]:
 
 
 class _Repacked:
-    """One array on its way from one profile to the other."""
+    """One array that is written in another profile."""
 
     def __init__(
         self, reader: RolloutZarrStoreReader, folder: Path, path: str, profile: Profile
@@ -105,7 +105,7 @@ class _Repacked:
             name for name in self._reader.store_manifest.files if name.startswith(f"{self._path}/")
         ]
         sharded = self._metadata["codecs"][0]["name"] == "sharding_indexed"
-        if sharded or len(own) == 1:  # an image, or one single value: the same in both profiles
+        if sharded or len(own) == 1:  # images and constant columns are the same in both profiles
             return self._copied(own)
         return self._archived() if self._profile == "archive" else self._raw()
 

@@ -1,8 +1,7 @@
-"""Multi-step returns of every state along its own chain: Monte-Carlo to the end, and over the next n rewards.
+"""Multi-step returns of every state along its chain: Monte-Carlo to the end, and over the next n rewards.
 
-The reward of a step is the root gain of the candidate that was taken, so returns are in units of the error at the
-root. A step without a label adds nothing, but time goes on: the discount still advances. A return with no label at
-all is NaN.
+The reward of a step is the root gain of the selected candidate, so returns are in units of the error at the root. A
+step without a label adds nothing, but the discount still advances. A return without any label is NaN.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ def returns_block(
     horizon: int,
     gamma: float,
 ) -> dict[str, Array]:
-    """For states in row order, each with its place in its chain and the chain's length; chains must be whole."""
+    """Returns of states in row order, from the place of each in its chain and the length of the chain. Chains must be
+    complete."""
     states = len(rewards)
     left = (num_steps - step_index).astype(np.int64)
     finite = np.isfinite(rewards)
@@ -50,7 +50,7 @@ def returns_block(
 
 
 def returns_of(store: StoredTables, discount_gamma: float) -> dict[str, Array]:
-    """The whole view, rebuilt from the facts."""
+    """The whole view, computed again from the factual tables."""
     steps = store.table("steps", ("rollout_row_id", "step_index", "selected_candidate_row_id"))
     taken = steps["selected_candidate_row_id"]
     rewards = store.array("candidates/target_root_gain")[taken]

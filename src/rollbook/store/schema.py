@@ -1,8 +1,8 @@
-"""Every table and column of a rollout store, once. Writing, reading, validation and docs/store-format.md follow it.
+"""Every table and column of a rollout store, declared once. Writer, reader, checks and docs/store-format.md use it.
 
-A store is a Zarr 3 hierarchy: one group per table, one array per column, all columns of a table as long as the
-table has rows. Row ids are dense, 0..n-1 in write order, except `source_row_id`, which is the source's own index.
-Invalid candidates keep their row: their masks are false, their reason bits say why, their labels are NaN.
+A store is a Zarr 3 hierarchy: one group per table, one array per column. All columns of a table have the same number
+of rows. Row ids are dense, 0..n-1 in write order, except `source_row_id`, which is the index in the source. Invalid
+candidates keep their row: their masks are false, their reason bits say why, and their labels are NaN.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class Column:
     name: str
     dtype: str
     fill: Fill
-    """What stands for "not known", and in the dense view for padding."""
+    """The value for "not known", and for padding in the dense view."""
     doc: str
     shape: tuple[int | str, ...] = ()
-    """Of one row; names are sizes that a store fixes: A actions, F features, N steps, H and W pixels, P points."""
+    """Shape of one row. Letters are sizes of the store: A actions, F features, N steps, H and W pixels, P points."""
     words: str | None = None
-    """The dictionary a code points into; -1 where there is no word."""
+    """The dictionary that a code points into; -1 where there is no word."""
     optional: bool = False
-    """Only in stores whose records carry it."""
+    """The column exists only in stores whose records have it."""
     packed: str | None = None
-    """The array it is a column of, where many small columns of one type share one: fewer files."""
+    """The array that holds the column, where several small columns share one array to save files."""
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
@@ -54,15 +54,12 @@ class Table:
     storage: Storage
     columns: Mapping[str, Column]
     derived: bool = False
-    """Can be rebuilt from the factual tables, and is compared with them by validation."""
+    """It can be computed again from the factual tables, and validation compares the two."""
     optional: bool = False
-    """Its group is always there; without its payload it has attributes only."""
-
-    def path(self, column: str) -> str:
-        return f"{self.name}/{column}"
+    """The group always exists. Without its payload it has attributes only."""
 
     def packed(self) -> dict[str, list[str]]:
-        """Arrays that hold several columns side by side, and which ones, in order."""
+        """Arrays that hold several columns side by side, and the names of these columns in order."""
         arrays: dict[str, list[str]] = {}
         for column in self.columns.values():
             if column.packed is not None:
@@ -103,7 +100,7 @@ def _f32(name: str, doc: str, fill: float = NAN, shape: tuple[int | str, ...] = 
 
 
 def _oracle_terms() -> Iterable[Column]:
-    """What an error is made of, for the target and the scene, before the step and after each candidate."""
+    """The parts of an error, for the target and the scene, before the step and after each candidate."""
     parts = {
         "accuracy": "mean distance from the points to the mesh",
         "completeness": "mean distance from the mesh to the points",
@@ -140,7 +137,7 @@ DICTIONARIES = (
     "target_match_status",
     "termination_reason",
 )
-"""Coded strings: words in order of first use, in the attributes of the group `dictionaries`."""
+"""Dictionaries of coded strings. The group `dictionaries` has their words as attributes, in order of first use."""
 
 SOURCES = _table(
     "sources",

@@ -1,4 +1,4 @@
-"""StagedStore: a store on its way to its final name. One writer at a time, whole or not at all."""
+"""StagedStore: a hidden folder in which a store is written before it gets its final name. One writer at a time."""
 
 from __future__ import annotations
 
@@ -7,35 +7,25 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from rollbook.errors import LeaseHeld, StorageError, TargetExists
-from rollbook.files import promote_folder
+from rollbook.files import promote_folder, write_errors
 from rollbook.store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     FileSums,
     content_sha256,
+    group_metadata,
     json_bytes,
     manifest_sha256,
-    root_metadata,
 )
 
 
-@contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        detail = f"cannot be written ({error.strerror or error})"
-        raise StorageError(path=str(path), detail=detail) from error
-
-
 def not_a_store(folder: Path) -> str | None:
-    """An empty folder may be replaced as well."""
+    """Why a folder may not be replaced; None for a store and for an empty folder."""
     names = os.listdir(folder) if folder.is_dir() else None
     if names is None or (names and "zarr.json" not in names):
         return "it is not a store"
@@ -43,9 +33,9 @@ def not_a_store(folder: Path) -> str | None:
 
 
 class StagedStore:
-    """A hidden folder beside the final one, under a lock. Left without `finish` or `promote`, it is removed.
+    """A hidden folder beside the final one, under a lock. Without `finish` or `promote` it is removed at the end.
 
-    `kept_because` is asked about what is to be replaced: None lets it go, a text says why it stays.
+    `kept_because(path)` says why an existing folder must not be replaced; None allows it.
     """
 
     def __init__(
@@ -68,7 +58,7 @@ class StagedStore:
         try:
             self._refuse_existing()
             self._sweep()
-            with storage_errors(self.folder):
+            with write_errors(self.folder):
                 self.folder.mkdir(parents=True)
         except BaseException:
             self._lock.release()
@@ -76,8 +66,8 @@ class StagedStore:
         return self
 
     def _refuse_existing(self) -> None:
-        """Replacing is for stores, whole or damaged. Nothing else is removed, whatever was asked for."""
-        with storage_errors(self.final):
+        """Only stores, complete or damaged, can be replaced. Nothing else is ever removed."""
+        with write_errors(self.final):
             if not os.path.lexists(self.final):
                 return
             why = (
@@ -91,27 +81,27 @@ class StagedStore:
             raise TargetExists(path=str(self.final), detail=f"{why}, so it stays")
 
     def _sweep(self) -> None:
-        """Removes what a killed writer left. Under the lock no other writer of this store is alive."""
+        """Remove what a killed writer left behind. The lock ensures that no other writer of this store is running."""
         name = self.final.name
         stages = re.compile(re.escape(f".{name}.stage-") + "[0-9a-f]{32}")
         replaced = re.compile(re.escape(f".{name}.") + r"[0-9a-f]{16}\.old")
-        with storage_errors(self.final.parent):
+        with write_errors(self.final.parent):
             left = os.listdir(self.final.parent)
         for each in left:
-            # a replaced store is only in the way while there is the one that replaced it
+            # a replaced store is removed only if the store that replaced it exists
             if stages.fullmatch(each) or (replaced.fullmatch(each) and self.final.is_dir()):
                 shutil.rmtree(self.final.with_name(each), ignore_errors=True)
 
     def finish(self, described: Mapping[str, Any], files: FileSums) -> dict[str, Any]:
-        """Writes the manifest and the root, and puts the store in place. Returns the manifest."""
+        """Write the manifest and the root group, then rename the folder to its final name. Returns the manifest."""
         payload = {
             **described,
             "files": {path: list(files[path]) for path in sorted(files)},
             "content_sha256": content_sha256(files),
         }
         digest = manifest_sha256(payload)
-        root = root_metadata({**payload["root_attrs"], "manifest_sha256": digest})
-        with storage_errors(self.folder):
+        root = group_metadata({**payload["root_attrs"], "manifest_sha256": digest})
+        with write_errors(self.folder):
             (self.folder / ROLLOUT_MANIFEST_FILENAME).write_bytes(
                 json_bytes(payload, "the manifest")
             )
@@ -120,7 +110,7 @@ class StagedStore:
         return {**payload, "manifest_sha256": digest}
 
     def promote(self) -> None:
-        """Puts the folder in place as it is; its manifest has been written."""
+        """Rename the folder to its final name. Its manifest must have been written."""
         promote_folder(self.folder, self.final, replace=self._replace)
         self._finished = True
 
@@ -138,18 +128,18 @@ class StagedStore:
 
 
 class _WriterLock:
-    """One writer per store. The system lets go of it when its process ends, however it ends."""
+    """A lock for one writer per store. The system releases it when the process ends, however it ends."""
 
     def __init__(self, final: Path) -> None:
         self._path = final.with_name(f".{final.name}.lock")
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        with storage_errors(self._path):
+        with write_errors(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            with storage_errors(self._path):
+            with write_errors(self._path):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except StorageError as error:
             os.close(descriptor)

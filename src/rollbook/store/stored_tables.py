@@ -50,7 +50,7 @@ class StoredTables:
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), fetch=self.fetch), (str(self.store_dir),)
 
-    # ------------------------------------------------------------------------------ what it holds
+    # ----------------------------------------------------------------------------------- metadata
 
     @property
     def num_sources(self) -> int:
@@ -74,7 +74,7 @@ class StoredTables:
 
     @property
     def root(self) -> zarr.Group:
-        """The store as zarr-python sees it, read-only."""
+        """The store as a read-only group of zarr-python."""
         import zarr
 
         self.local("")
@@ -88,24 +88,24 @@ class StoredTables:
         return {"root_attrs": dict(self.attrs), "manifest": self._manifest.payload}
 
     def column_names(self, table: str) -> tuple[str, ...]:
-        """The columns this store has of a table; none where an optional payload was not kept."""
+        """The columns of a table in this store. An optional table that was not kept has none."""
         return tuple(name for name in TABLES[table].columns if self.has(f"{table}/{name}"))
 
     def has(self, path: str) -> bool:
-        """Asked of the disk, or of the manifest where the store lies elsewhere and comes file by file."""
+        """Whether the store has a column. For a remote store the manifest decides, otherwise the disk."""
         metadata = f"{self._place(path)[0]}/zarr.json"
         if self.fetch is not None:
             return metadata in self._manifest.payload["files"]
         return (self.store_dir / metadata).is_file()
 
     def local(self, path: str) -> Path:
-        """Where a file, or an array's folder with all its files, lies on this disk; brought here if need be."""
+        """The local path of a file or of a folder with all its files. Files of a remote store are fetched first."""
         if self.fetch is not None:
             self.fetch(path)
         return self.store_dir / path
 
     def _place(self, path: str) -> tuple[str, int | None]:
-        """The array a column lies in, and which of its columns it is when it shares one."""
+        """The array that holds a column, and the index of the column where several share an array."""
         table, _, name = path.partition("/")
         column = TABLES[table].columns.get(name) if table in TABLES else None
         if column is None or column.packed is None:
@@ -115,7 +115,7 @@ class StoredTables:
     # ------------------------------------------------------------------------------------ columns
 
     def array(self, path: str) -> Array:
-        """A whole column (`candidates/target_rri`), mapped where it is stored raw. Read-only."""
+        """A whole column (`candidates/target_rri`), read-only. It is mapped unless it is compressed."""
         if path not in self._arrays:
             values = self._open_array(path)
             self._refuse_replaced()
@@ -123,7 +123,7 @@ class StoredTables:
         return self._arrays[path]
 
     def _refuse_replaced(self) -> None:
-        """Columns that are open keep the old store's bytes; a new one must not come from another store."""
+        """Refuse to open a column of a store that was replaced: columns that are already open belong to the old one."""
         if _identity(self.store_dir) != self._identity:
             detail = "the store was replaced while it was open; open it again"
             raise StorageError(path=str(self.store_dir), detail=detail)
@@ -148,14 +148,14 @@ class StoredTables:
     def table(
         self, name: str, columns: Sequence[str] | None = None, rows: slice | Array | None = None
     ) -> dict[str, Array]:
-        """Columns of a table, all or some, for all rows, a slice of them, or these row ids."""
+        """All or some columns of a table, for all rows, for a slice of rows or for these row ids."""
         chosen = self.column_names(name) if columns is None else columns
         taken = slice(None) if rows is None else rows
         return {column: self.array(f"{name}/{column}")[taken] for column in chosen}
 
     @cached_property
     def dictionaries(self) -> Mapping[str, tuple[str, ...]]:
-        """Every dictionary's words."""
+        """The words of every dictionary."""
         group = json.loads(self.local("dictionaries/zarr.json").read_bytes())
         return {name: tuple(words) for name, words in group["attributes"]["words"].items()}
 
@@ -165,7 +165,7 @@ class StoredTables:
     def decoded(
         self, table: str, column: str, rows: slice | Array | None = None
     ) -> list[str | None]:
-        """A coded column as words; None where there is none."""
+        """A coded column as words; None where a row has no word."""
         dictionary = TABLES[table].columns[column].words
         assert dictionary is not None, f"{table}/{column} is not coded"
         words = [*self.words(dictionary), None]
@@ -175,7 +175,7 @@ class StoredTables:
     # ------------------------------------------------------------------------------ rows by range
 
     def rollout(self, row: int) -> dict[str, Any]:
-        """One chain: its row, and its steps and candidates as columns. Costs one rollout."""
+        """One chain: its row, and its steps and candidates as columns. Nothing else is read."""
         row = checked_row(row, self.num_rollouts, "rollout")
         first = int(self.array("rollouts/step_offset")[row])
         steps = slice(first, first + int(self.array("rollouts/num_steps")[row]))
@@ -198,7 +198,7 @@ class StoredTables:
         return self.table("candidates", rows=self._span(slice(step, step + 1)))
 
     def _span(self, steps: slice) -> slice:
-        """Candidate rows of neighbouring steps."""
+        """The candidate rows of neighbouring steps."""
         offsets = self.array("steps/candidate_offset")[steps]
         if not len(offsets):
             return slice(0, 0)
@@ -207,7 +207,7 @@ class StoredTables:
 
 
 def _identity(store_dir: Path) -> tuple[int, int] | None:
-    """Which root this is; a replaced store has another."""
+    """Identity of the root file. A store that replaces another has a different one."""
     try:
         found = os.stat(store_dir / "zarr.json")
     except OSError:

@@ -1,6 +1,7 @@
-"""From records to rows: candidates, steps and diagnostics in blocks; sources, targets, chains and words kept whole.
+"""StoreTables: the rows of a store while it is written.
 
-A record is checked when it is added; whatever is one value per candidate is then computed for many records at once.
+A record is checked when it is added. Rows of candidates, steps and diagnostics are then computed for many records at
+once and handed out in blocks; sources, targets, chains and words stay in memory until the end.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rollbook.store.candidate_columns import (
     joined_shells,
     shell_columns,
 )
-from rollbook.store.record_checks import checked_steps, feature_count, wrong
+from rollbook.store.record_checks import checked_steps, feature_count, invalid_value
 from rollbook.store.records import RolloutChain, RolloutStep, RolloutZarrRecord
 from rollbook.store.schema import DICTIONARIES, TABLES, Column
 
@@ -37,11 +38,11 @@ _TARGET_FACTS = tuple(
     for field in RolloutLineage.__struct_fields__
     if field.startswith(("target_", "matched_gt_", "gt_match_")) and field not in _OWN_TARGET_FIELDS
 )
-"""What two rollouts towards one target must agree on."""
+"""Fields that all rollouts towards one target must share."""
 
 
 class Words:
-    """One dictionary: words get codes in order of first use."""
+    """One dictionary. Words get codes in order of first use."""
 
     def __init__(self) -> None:
         self.codes: dict[str, int] = {}
@@ -51,7 +52,7 @@ class Words:
 
 
 class StoreTables:
-    """The rows of a store while it is written. Refused records change nothing."""
+    """The rows of a store while it is written. A refused record changes nothing."""
 
     def __init__(self) -> None:
         self.words = {name: Words() for name in DICTIONARIES}
@@ -73,7 +74,7 @@ class StoreTables:
         return len(self._small[table])
 
     def small(self, table: str) -> Columns:
-        """A table that is kept whole, as columns."""
+        """A table that stays in memory, as columns."""
         rows = self._small[table]
         return {
             name: _stack(column, [row[name] for row in rows])
@@ -83,7 +84,7 @@ class StoreTables:
     # ---------------------------------------------------------------------------------- appending
 
     def add(self, record: RolloutZarrRecord) -> AddedRecord:
-        """Checks the record, gives its rows their ids and keeps it until `flush`. A refusal changes nothing."""
+        """Check the record, give ids to its rows and keep it until `flush`. A refusal changes nothing."""
         steps = checked_steps(record, self.feature_count)
         shells = joined_shells(record, steps)
         lineages = [record.lineage_for_chain(chain) for chain in range(len(record.result.chains))]
@@ -91,16 +92,16 @@ class StoreTables:
         source_row_id = record.lineage.resolved_source_row_id()
         self._check_source(source_row_id, record.lineage)
         self._check_target(source_row_id, record.lineage)
-        # nothing is refused from here on
-        self._keep_source(source_row_id, record.lineage)
-        target_row_id = self._keep_target(source_row_id, record.lineage)
-        added = self._with_ids(record, steps, shells, source_row_id, target_row_id)
-        self._keep_chains(added, lineages)
+        # all checks are done: the changes start here
+        self._add_source(source_row_id, record.lineage)
+        target_row_id = self._add_target(source_row_id, record.lineage)
+        added = self._give_ids(record, steps, shells, source_row_id, target_row_id)
+        self._add_chains(added, lineages)
         self._pending.append(added)
         self._count(added)
         return added
 
-    def _with_ids(
+    def _give_ids(
         self,
         record: RolloutZarrRecord,
         steps: list[RolloutStep],
@@ -140,12 +141,12 @@ class StoreTables:
         return self.num_candidates - self._flushed
 
     def flush(self) -> Block:
-        """The rows of the records added since, in the large tables."""
+        """The rows of the large tables for the records added since the last flush."""
         added, self._pending = self._pending, []
         columns = shell_columns(added)
         steps = self._step_columns(added, columns)
         columns |= self._links(added, steps)
-        self._keep_totals(added, steps)
+        self._add_totals(added, steps)
         self._flushed = self.num_candidates
         diagnostics = {
             "candidate_row_id": columns["candidate_row_id"],
@@ -159,7 +160,7 @@ class StoreTables:
         }
 
     def _step_columns(self, added: Sequence[AddedRecord], candidates: Columns) -> Columns:
-        """Their places in chains, their shells, and what the taken candidates add up to."""
+        """The columns of steps: place in the chain, shell, and sums over the selected candidates."""
         steps = [step for each in added for step in each.steps]
         counts = joined((each.counts for each in added), np.int64)
         offsets = joined((each.offsets for each in added), np.int64)
@@ -182,13 +183,13 @@ class StoreTables:
             "candidate_offset": offsets,
             "rng_state_digest": _digests([step.rng_state_digest for step in steps]),
             **{
-                f"cumulative_{name}": _running(candidates[name][taken], lengths)
+                f"cumulative_{name}": _running_sum(candidates[name][taken], lengths)
                 for name in CUMULATIVE
             },
         }
 
     def _links(self, added: Sequence[AddedRecord], steps: Columns) -> Columns:
-        """What candidates say about the step and the chain they belong to."""
+        """The columns that link candidates to their step and chain."""
         counts = steps["num_candidates"]
         code = self.words["score_source"].code
         scored = [code(step.score_label) for each in added for step in each.steps]
@@ -205,7 +206,7 @@ class StoreTables:
     def _check_names(self, record: RolloutZarrRecord, lineages: Sequence[RolloutLineage]) -> None:
         known = self.words["rollout"].codes
         if any(lineage.rollout_id in known for lineage in lineages):
-            raise wrong(
+            raise invalid_value(
                 f"record {record.rollout_id_prefix!r}",
                 "rollout_id_prefix",
                 repr(record.rollout_id_prefix),
@@ -214,11 +215,11 @@ class StoreTables:
 
     def _check_source(self, row_id: int, lineage: RolloutLineage) -> None:
         if row_id < 0:
-            raise wrong("source row", "source_row_id", row_id, "a row, from 0 up")
+            raise invalid_value("source row", "source_row_id", row_id, "a row, from 0 up")
         known = self._identities.get(row_id)
         mine = lineage.source_identity()
         if known is not None and known != mine:
-            raise wrong(
+            raise invalid_value(
                 f"source row {row_id}",
                 "source lineage",
                 str(mine),
@@ -232,14 +233,14 @@ class StoreTables:
             return
         for field, earlier, now in zip(_TARGET_FACTS, known, mine, strict=True):
             if earlier != now:
-                raise wrong(
+                raise invalid_value(
                     f"target {lineage.target_id!r} of source row {source_row_id}",
                     field,
                     repr(now),
                     f"what an earlier record says of the same target, {earlier!r}",
                 )
 
-    def _keep_source(self, row_id: int, lineage: RolloutLineage) -> None:
+    def _add_source(self, row_id: int, lineage: RolloutLineage) -> None:
         if row_id in self._identities:
             return
         self._identities[row_id] = lineage.source_identity()
@@ -262,8 +263,8 @@ class StoreTables:
             }
         )
 
-    def _keep_target(self, source_row_id: int, lineage: RolloutLineage) -> int:
-        """Targets get store-wide ids in order of first use; the selector's own index is kept beside."""
+    def _add_target(self, source_row_id: int, lineage: RolloutLineage) -> int:
+        """The row id of a target. Targets get row ids in order of first use."""
         key = _target_key(source_row_id, lineage)
         if key not in self._targets:
             row_id = len(self._targets)
@@ -301,7 +302,7 @@ class StoreTables:
             "target_crop_policy_id": code["config"](lineage.target_crop_policy),
         }
 
-    def _keep_chains(self, added: AddedRecord, lineages: Sequence[RolloutLineage]) -> None:
+    def _add_chains(self, added: AddedRecord, lineages: Sequence[RolloutLineage]) -> None:
         first, offset = added.first_rollout, added.first_step
         chains = added.record.result.chains
         for number, (chain, lineage) in enumerate(zip(chains, lineages, strict=True)):
@@ -344,8 +345,8 @@ class StoreTables:
             "fork_step_index": chain.fork_step_index,
         }
 
-    def _keep_totals(self, added: Sequence[AddedRecord], steps: Columns) -> None:
-        """What each chain's last step adds up to."""
+    def _add_totals(self, added: Sequence[AddedRecord], steps: Columns) -> None:
+        """Store the sums at the last step of each chain."""
         end = 0
         for each in added:
             for number, chain in enumerate(each.record.result.chains):
@@ -374,7 +375,7 @@ class StoreTables:
 
 
 def _selector_index(lineage: RolloutLineage) -> int | None:
-    """The row by which the selector knows the target."""
+    """The row of the target in the table of the selector."""
     index = lineage.target_source_index
     return lineage.target_row_id if index is None else index
 
@@ -394,7 +395,7 @@ def _target_facts(lineage: RolloutLineage) -> tuple[Any, ...]:
 
 
 def _stack(column: Column, values: list[Any]) -> NDArray[Any]:
-    """One column of a small table; None becomes the column's fill value."""
+    """One column of a small table. None becomes the fill value of the column."""
     shape = tuple(int(size) for size in column.shape)
     array = np.full((len(values), *shape), column.fill, column.numpy)
     for row, value in enumerate(values):
@@ -404,7 +405,7 @@ def _stack(column: Column, values: list[Any]) -> NDArray[Any]:
 
 
 def _typed(table: str, columns: Columns) -> Columns:
-    """In the declared types and order; absent optional columns stay absent."""
+    """The columns in their declared types and order. Other columns are filled, optional ones are left out."""
     rows = len(next(iter(columns.values())))
     typed = {}
     for name, column in TABLES[table].columns.items():
@@ -427,10 +428,10 @@ def _termination(chain: RolloutChain, horizon: int) -> str:
     return "fixed_horizon" if len(chain.steps) >= horizon else "incomplete_rollout"
 
 
-def _running(values: NDArray[np.float32], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Running sum within each chain over what is finite; NaN until a first finite value.
+def _running_sum(values: NDArray[np.float32], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Running sum of the finite values within each chain; NaN before the first finite value.
 
-    All first steps, then all second ones, and so on: a sum never meets the numbers of another chain.
+    The loop adds all first steps, then all second steps, and so on, so that chains are never mixed.
     """
     finite = np.isfinite(values)
     total, seen = np.where(finite, values, 0).astype(np.float64), finite.copy()

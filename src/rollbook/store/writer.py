@@ -1,8 +1,8 @@
-"""Writing a store: records in, a finished folder out, or nothing.
+"""RolloutStoreWriter: writes records into a store. The store appears complete, or not at all.
 
-Everything goes to a hidden folder beside the final one. Candidates, steps and diagnostics are written as they come, so
-memory does not grow with them; small tables and the dense view follow at the end, the manifest last. Then all is
-synced and renamed into place.
+Everything is written to a hidden folder beside the final one. Candidates, steps and diagnostics are written while
+records arrive, so memory does not grow with them. Small tables and the derived views follow at the end, the manifest
+last. Then the folder is synced and renamed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from rollbook.digest import checksum
 from rollbook.errors import ConfigurationError, InvalidValue, StorageError
+from rollbook.files import write_errors
 from rollbook.store.candidate_columns import AddedRecord
 from rollbook.store.config import RolloutZarrStoreConfig, RolloutZarrWriteResult
 from rollbook.store.description import StoreDescription
@@ -38,16 +39,16 @@ from rollbook.store.raw_layout import chunk_rows_for, page_rows, row_bytes
 from rollbook.store.record_checks import check_crops, checked_depth, named_steps
 from rollbook.store.records import RolloutStep, RolloutZarrRecord, SelectedDepth
 from rollbook.store.returns import returns_block
-from rollbook.store.schema import TABLES, Column
-from rollbook.store.staging import StagedStore, storage_errors
+from rollbook.store.schema import TABLES
+from rollbook.store.staging import StagedStore
 from rollbook.store.tables import StoreTables
 
 Array = NDArray[Any]
 _LARGE = ("steps", "candidates", "candidate_diagnostics")
 _BLOCK_ROWS = 1 << 16
-"""Candidates gathered before they are written."""
+"""Number of candidates that are collected before they are written."""
 _BLOCK_BYTES = 64 << 20
-"""Images and points that gathered records may hold on to meanwhile."""
+"""Bytes of images and points that collected records may keep in memory."""
 _CLOSED = {
     "new": "the writer is not open: use it in a `with` block",
     "failed": "writing failed before, so nothing can be added or finished; start again",
@@ -62,7 +63,7 @@ def write_rollout_zarr_store(
     manifest_context: RolloutStoreManifestContext | None = None,
     **options: Any,
 ) -> RolloutZarrWriteResult:
-    """Writes records into a store of their own. `options` are the fields of RolloutZarrStoreConfig."""
+    """Write records into a new store. `options` are the fields of RolloutZarrStoreConfig."""
     try:
         config = RolloutZarrStoreConfig(store_dir=store_dir, **options)
     except TypeError as error:
@@ -74,7 +75,7 @@ def write_rollout_zarr_store(
 
 
 class RolloutStoreWriter:
-    """Appends records with bounded memory; `finish` makes the store appear. Left unfinished, it leaves nothing."""
+    """Appends records with bounded memory. `finish` creates the store; without it nothing is left on disk."""
 
     def __init__(
         self,
@@ -93,7 +94,9 @@ class RolloutStoreWriter:
         self._files: dict[str, tuple[int, str]] = {}
         self._crop_rows = self._depth_rows = self._pending_bytes = 0
         self._state: Literal["new", "open", "failed", "finished"] = "new"
-        json_bytes(self._context.to_jsonable(), "the manifest context")  # now, not after hours
+        json_bytes(
+            self._context.to_jsonable(), "the manifest context"
+        )  # fails now, not after hours of work
 
     def __enter__(self) -> RolloutStoreWriter:
         if self._state != "new":
@@ -116,10 +119,12 @@ class RolloutStoreWriter:
     # ---------------------------------------------------------------------------------- appending
 
     def append(self, record: RolloutZarrRecord) -> None:
-        """One record. A refused one changes nothing: the writer can go on with the next."""
+        """Add one record. A refused record changes nothing, so the caller can continue with the next one."""
         self._check_open()
         depths = self._checked_depths(record)
-        self._check_crops(record)
+        if self.config.target_eval_crops_enabled:
+            for name, step in named_steps(record):
+                check_crops(name, step)
         added = self._tables.add(record)
         with self._all_or_nothing():
             self._append_depths(added, depths)
@@ -138,7 +143,7 @@ class RolloutStoreWriter:
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """What fails in here (a full disk) leaves columns of different lengths: there is no going on after it."""
+        """A failure in this block (such as a full disk) leaves columns of different lengths. The writer then stops."""
         self._state = "failed"
         yield
         self._state = "open"
@@ -148,11 +153,6 @@ class RolloutStoreWriter:
             return []
         shape = (self.config.selected_depth_height_px, self.config.selected_depth_width_px)
         return [checked_depth(name, step, shape) for name, step in named_steps(record)]
-
-    def _check_crops(self, record: RolloutZarrRecord) -> None:
-        if self.config.target_eval_crops_enabled:
-            for name, step in named_steps(record):
-                check_crops(name, step)
 
     def _append_depths(self, added: AddedRecord, depths: Sequence[SelectedDepth]) -> None:
         if not depths:
@@ -222,34 +222,28 @@ class RolloutStoreWriter:
     ) -> None:
         for name, values in rows.items():
             column = TABLES[table].columns[name]
-            writer = self._column(table, column, _row_shape(column, sizes or {}))
+            shape = tuple((sizes or {})[s] if isinstance(s, str) else s for s in column.shape)
+            writer = self._column(table, name, shape)
             writer.append(np.asarray(values, column.numpy).reshape(len(values), *writer.row_shape))
 
-    def _column(
-        self, table: str, column: Column, row_shape: tuple[int, ...]
-    ) -> AppendingArrayWriter:
-        path = f"{table}/{column.name}"
+    def _column(self, table: str, name: str, row_shape: tuple[int, ...]) -> AppendingArrayWriter:
+        """The writer of a column, or of an array that holds several columns side by side."""
+        path = f"{table}/{name}"
         if path not in self._columns:
-            self._columns[path] = AppendingArrayWriter(
-                self._stage / path, column.numpy, row_shape, fill_value=column.fill, elide=True
-            )
-        return self._columns[path]
-
-    def _packed(self, table: str, array: str, names: Sequence[str]) -> AppendingArrayWriter:
-        path = f"{table}/{array}"
-        if path not in self._columns:
+            column = TABLES[table].columns.get(name)
+            packed = TABLES[table].packed().get(name)
             self._columns[path] = AppendingArrayWriter(
                 self._stage / path,
-                np.float32,
-                (len(names),),
-                fill_value=np.nan,
-                attributes={"columns": names},
+                np.float32 if column is None else column.numpy,
+                row_shape,
+                fill_value=np.nan if column is None else column.fill,
+                attributes=None if packed is None else {"columns": packed},
                 elide=True,
             )
         return self._columns[path]
 
     def _start_optional_tables(self) -> None:
-        """A payload that was asked for has its columns, also when there was not one step."""
+        """An optional payload that is enabled gets its columns even if no record has a step."""
         if self.config.selected_depth_enabled:
             for name in ("depth_m", "valid_mask"):
                 self._depth_column(name)
@@ -265,17 +259,18 @@ class RolloutStoreWriter:
         block = self._tables.flush()
         self._pending_bytes = 0
         for table in _LARGE:
-            columns = block[table]
-            for array, names in TABLES[table].packed().items():
-                packed = np.stack([columns.pop(name) for name in names], axis=1)
-                self._packed(table, array, names).append(packed)
-            for name, values in columns.items():
-                self._column(table, TABLES[table].columns[name], values.shape[1:]).append(values)
+            self._append_columns(table, block[table])
+
+    def _append_columns(self, table: str, columns: dict[str, Array]) -> None:
+        for array, names in TABLES[table].packed().items():
+            columns[array] = np.stack([columns.pop(name) for name in names], axis=1)
+        for name, values in columns.items():
+            self._column(table, name, values.shape[1:]).append(values)
 
     # ---------------------------------------------------------------------------------- finishing
 
     def finish(self) -> RolloutZarrWriteResult:
-        """Completes the store and puts it in place."""
+        """Complete the store and rename it to its final name."""
         self._check_open()
         if not self._tables.num_rollouts:
             raise InvalidValue(
@@ -293,11 +288,12 @@ class RolloutStoreWriter:
         if self._tables.has_pending:
             self._flush()
         self._start_optional_tables()
+        for table in ("sources", "rollouts", "lineage", "targets"):
+            self._append_columns(table, self._tables.small(table))
         for path, writer in self._columns.items():
-            self._keep(path, writer.close())
+            self._record_files(path, writer.close())
         for name, frames in self._frames.items():
-            self._keep(f"selected_depth/{name}", frames.close())
-        self._write_small_tables()
+            self._record_files(f"selected_depth/{name}", frames.close())
         self._write_derived()
         description = StoreDescription(self.config, self._tables, self._depth_rows, self._crop_rows)
         self._write_groups(description.groups())
@@ -315,41 +311,19 @@ class RolloutStoreWriter:
     def _write_groups(self, groups: Mapping[str, Mapping[str, Any]]) -> None:
         for name, attrs in groups.items():
             data = group_metadata(attrs)
-            with storage_errors(self._stage):
+            with write_errors(self._stage):
                 (self._stage / name).mkdir(exist_ok=True)
                 (self._stage / name / "zarr.json").write_bytes(data)
             self._files[f"{name}/zarr.json"] = (len(data), checksum(data))
 
-    def _keep(self, path: str, files: Mapping[str, tuple[int, str]]) -> None:
+    def _record_files(self, path: str, files: Mapping[str, tuple[int, str]]) -> None:
         self._files |= {f"{path}/{name}": sums for name, sums in files.items()}
 
-    def _write_array(
-        self, path: str, values: Array, fill: Any, attributes: Mapping[str, Any] | None = None
-    ) -> None:
-        writer = AppendingArrayWriter(
-            self._stage / path,
-            values.dtype,
-            values.shape[1:],
-            fill_value=fill,
-            attributes=attributes,
-            elide=True,
-        )
-        writer.append(values)
-        self._keep(path, writer.close())
-
-    def _write_small_tables(self) -> None:
-        for table in ("sources", "rollouts", "lineage", "targets"):
-            columns = self._tables.small(table)
-            for array, names in TABLES[table].packed().items():
-                packed = np.stack([columns.pop(name) for name in names], axis=1)
-                self._write_array(f"{table}/{array}", packed, np.nan, {"columns": names})
-            for name, values in columns.items():
-                self._write_array(f"{table}/{name}", values, TABLES[table].columns[name].fill)
-
     def _write_derived(self) -> None:
-        """The dense view and the returns, from the columns just written, a block of whole chains at a time."""
+        """Compute the dense view and the returns from the written columns, a block of complete chains at a time."""
         steps = self._mapped("steps", STEP_COLUMNS)
-        candidates = self._mapped("candidates", self._dense_columns())
+        features = ("actor_features",) if self._tables.feature_count else ()
+        candidates = self._mapped("candidates", (*CANDIDATE_COLUMNS, *features))
         rollouts = self._tables.small("rollouts")
         writers: dict[str, RawArrayWriter] = {}
         for first, end in _chain_blocks(rollouts, self._tables.num_steps):
@@ -359,7 +333,7 @@ class RolloutStoreWriter:
             for path, values in self._derived_block(part, rollouts, shells).items():
                 self._derived(writers, path, values).write(first, values)
         for path, writer in writers.items():
-            self._keep(path, writer.close())
+            self._record_files(path, writer.close())
 
     def _mapped(self, table: str, names: Sequence[str]) -> dict[str, Array]:
         return {name: MappedArray.open(self._stage / table / name).view() for name in names}
@@ -367,7 +341,7 @@ class RolloutStoreWriter:
     def _derived_block(
         self, steps: Mapping[str, Array], rollouts: Mapping[str, Array], shells: Mapping[str, Array]
     ) -> dict[str, Array]:
-        """By path in the store."""
+        """The derived columns of a block, by their path in the store."""
         gamma = self.config.discount_gamma
         q_h = q_h_block(steps, rollouts, shells, width=self._tables.widest, gamma=gamma)
         returns = returns_block(
@@ -382,13 +356,6 @@ class RolloutStoreWriter:
             for table, view in (("q_h", q_h), ("returns", returns))
             for name, values in view.items()
         }
-
-    def _dense_columns(self) -> tuple[str, ...]:
-        return (
-            (*CANDIDATE_COLUMNS, "actor_features")
-            if self._tables.feature_count
-            else CANDIDATE_COLUMNS
-        )
 
     def _derived(
         self, writers: dict[str, RawArrayWriter], path: str, values: Array
@@ -410,37 +377,33 @@ class RolloutStoreWriter:
 
 
 def _chunk_rows(rows: int, row_size: int, least: int) -> int:
-    """As many as usual, but at least so many."""
+    """The usual number of rows per chunk, but at least `least`."""
     pages = page_rows(max(row_size, 1))
     return max(chunk_rows_for(rows, row_size), -(-least // pages) * pages)
 
 
 def _payload_bytes(steps: Sequence[RolloutStep]) -> int:
-    """What a record holds in memory beside its candidates."""
+    """Bytes that a record keeps in memory besides its candidates."""
     depths = [step.selected_depth for step in steps]
     images = sum(d.depth_m.nbytes + d.valid_mask.nbytes for d in depths if d is not None)
     return images + sum(crop.points_world.nbytes for s in steps for crop in s.target_eval_crops)
 
 
 def _candidate_rows(steps: Mapping[str, Array]) -> slice:
-    """Of neighbouring steps."""
+    """The candidate rows of neighbouring steps."""
     offsets = steps["candidate_offset"]
     if not len(offsets):
         return slice(0, 0)
     return slice(int(offsets[0]), int(offsets[-1] + steps["num_candidates"][-1]))
 
 
-def _row_shape(column: Column, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(sizes[size] if isinstance(size, str) else size for size in column.shape)
-
-
 def _chain_blocks(rollouts: Mapping[str, Array], num_steps: int) -> Iterator[tuple[int, int]]:
-    """Step ranges of whole chains, a few thousand steps each."""
+    """Step ranges of complete chains, a few thousand steps each."""
     per_block = 4096
     ends = np.unique(rollouts["step_offset"] + rollouts["num_steps"])
     first = 0
     if not num_steps:
-        yield 0, 0  # columns there are, also without rows
+        yield 0, 0  # the columns must exist even without rows
     while first < num_steps:
         at = int(np.searchsorted(ends, first + per_block, side="left"))
         end = int(ends[min(at, len(ends) - 1)])

@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from rollbook.contracts.rl.batch import TrainerBatch
-from rollbook.contracts.rl.columns import Offsets, Rows
+from rollbook.contracts.rl.columns import Rows
 from rollbook.contracts.rl.rollout import RolloutTable
 from rollbook.contracts.rl.sample import Column
 from rollbook.contracts.rl.staleness import TokenStaleness
+from rollbook.contracts.rl.text_column import Offsets, offsets_of
 from rollbook.digest import Plain, digest_of
 from rollbook.errors import (
     ConfigurationError,
@@ -30,7 +31,7 @@ from rollbook.errors import (
     RolloutsNotInBatch,
     UnknownArtifact,
 )
-from rollbook.train.layout import ChosenTokens, Layout, choose, to_offsets
+from rollbook.train.layout import ChosenTokens, Layout, choose
 from rollbook.train.packing import pack_to_budget, whole_option
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def to_packed(
     dtype = _token_dtype(token_dtype)
     identity = _identity(batch, table)
     chosen = choose(batch, table, staleness)
-    offsets = to_offsets(chosen.lengths)
+    offsets = offsets_of(chosen.lengths)
     return PackedBatch(
         **identity,
         **_signed(_recipe("packed", dtype, staleness)),
@@ -169,10 +170,10 @@ def to_packed_bins(
     chosen = choose(batch, table, staleness)
     bins = pack_to_budget(chosen.lengths, budget, chosen.artifact_ids())
     chosen = chosen.reordered(np.concatenate(bins))
-    offsets = to_offsets(chosen.lengths)
+    offsets = offsets_of(chosen.lengths)
     arrays = Layout.end_to_end(chosen).arrays(dtype)
     recipe = _recipe("packed_bins", dtype, staleness, token_budget=budget, bins=len(bins))
-    bounds = to_offsets(np.array([len(rows) for rows in bins])).tolist()
+    bounds = offsets_of([*map(len, bins)]).tolist()
     parts = []
     for index, (first, end) in enumerate(pairwise(bounds)):
         own = offsets[first : end + 1]
@@ -231,7 +232,7 @@ def to_jagged(
     dtype = _token_dtype(token_dtype)
     identity = _identity(batch, table)
     chosen = choose(batch, table, staleness)
-    offsets = to_offsets(chosen.lengths)
+    offsets = offsets_of(chosen.lengths)
     return JaggedBatch(
         **identity,
         **_signed(_recipe("jagged", dtype, staleness)),

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.contracts.rl.batch import TrainerBatch
-from rollbook.contracts.rl.columns import Offsets, Rows
+from rollbook.contracts.rl.columns import Rows
 from rollbook.contracts.rl.rollout import RolloutTable
 from rollbook.contracts.rl.sample import Column
 from rollbook.contracts.rl.staleness import TokenStaleness
+from rollbook.contracts.rl.text_column import offsets_of
 from rollbook.errors import ColumnLengthMismatch, EmptyTrainerBatch, InvalidNumber
 
 PADDING: Mapping[str, float] = {
@@ -32,15 +33,9 @@ Picked = Rows | slice
 """Indices, or the whole where nothing has to be gathered one by one."""
 
 
-def to_offsets(lengths: Rows) -> Offsets:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
 def _runs(starts: Rows, lengths: Rows) -> Rows:
     """Indices of runs that begin at `starts`, one run after the other."""
-    offsets = to_offsets(lengths)
+    offsets = offsets_of(lengths)
     indices = np.arange(offsets[-1])
     indices += np.repeat(starts - offsets[:-1], lengths)
     return indices
@@ -104,7 +99,7 @@ class ChosenTokens:
 
 
 def _reordered(picked: Picked, lengths: Rows, order: Rows) -> Rows:
-    moved = _runs(to_offsets(lengths)[order], lengths[order])
+    moved = _runs(offsets_of(lengths)[order], lengths[order])
     return moved if isinstance(picked, slice) else picked[moved]
 
 

@@ -21,7 +21,7 @@ from rollbook.contracts import (
     TrainerBatch,
     read_document,
 )
-from rollbook.contracts.rl.batch import batch_digest
+from rollbook.contracts.rl.batch import with_digests
 from rollbook.contracts.rl.sample_payload import sample_payload
 from rollbook.contracts.rl.sums import total_of_sums
 from tests.factories import artifact, proof, revision
@@ -141,18 +141,23 @@ def test_a_batch_whose_samples_were_not_recorded_follows_from_its_artifacts_sums
         expected["reward_sum_bits"],
         expected["advantage_sum_bits"],
     )
-    digest = batch_digest(
-        batch_id=expected["batch_id"],
-        lineage_digest=lineage.lineage_digest,
-        rollout_ids=[each["artifact_id"] for each in given],
-        rollout_digests=[each["artifact_digest"] for each in given],
-        proof_digests=[each["digest"] for each in expected["proof_references"]],
-        token_count=sum(each["sample_count"] for each in given),
-        reward_sum=float(reward),
-        advantage_sum=float(advantage),
-        assembled_at_ms=expected["assembled_at_ms"],
+    batch = with_digests(
+        TrainerBatch(
+            batch_id=expected["batch_id"],
+            policy_lineage=lineage,
+            rollout_ids=tuple(each["artifact_id"] for each in given),
+            rollout_digests=tuple(each["artifact_digest"] for each in given),
+            proof_references=tuple(proofs_of(expected["proof_references"])),
+            rollout_count=len(given),
+            token_count=sum(each["sample_count"] for each in given),
+            reward_sum=float(reward),
+            advantage_sum=float(advantage),
+            assembled_at_ms=expected["assembled_at_ms"],
+            batch_digest="",
+            content_digest="",
+        )
     )
-    assert digest == expected["batch_digest"]
+    assert batch.batch_digest == expected["batch_digest"]
 
 
 def protocol_records() -> list[dict[str, Any]]:

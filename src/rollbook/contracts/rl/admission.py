@@ -1,7 +1,6 @@
-"""Admission: which rollouts are fresh enough to train on. A whole table is measured at once.
+"""Admission: which rollouts are fresh enough to train on, decided for a whole table at once.
 
-What depends on the source revision alone is worked out once per distinct revision and then spread
-over the rollouts; receipts are made when asked for.
+Measures that depend on the source revision alone are computed once per distinct revision. Receipts are made on demand.
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ _ALWAYS_DISCARD = SIGNAL_KINDS[:4]
 
 
 class OffPolicyBudget(Record, frozen=True, kw_only=True):
-    """How stale a rollout may be: accepted up to `max_*`, held back up to `quarantine_*`, discarded beyond.
+    """How stale a rollout may be: accepted up to `max_*`, quarantined up to `quarantine_*`, discarded above it.
 
-    A measure without a `max_*` is accepted up to its `quarantine_*`, and always when it has neither.
+    A measure without `max_*` is accepted up to its `quarantine_*`. A measure with neither is always accepted.
     """
 
     max_revision_drift: int | None = None
@@ -93,7 +92,7 @@ class OffPolicyBudget(Record, frozen=True, kw_only=True):
         return self.max_policy_age_ms is not None or self.quarantine_policy_age_ms is not None
 
     def bounds(self, kind: AdmissionSignalKind) -> tuple[int | None, int | None]:
-        """What a signal of this kind is held against: (accepted, quarantine)."""
+        """The bounds for a signal of this kind: (accepted, quarantine)."""
         if kind is AdmissionSignalKind.REVISION_DRIFT:
             return self.max_revision_drift, self.quarantine_revision_drift
         if kind is AdmissionSignalKind.POLICY_AGE:
@@ -107,7 +106,7 @@ class OffPolicyBudget(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class Admission:
-    """The outcome of every rollout of a table, as columns. Where a measure is not known its value is 0."""
+    """The outcome of every rollout of a table, as columns. A measure that is not known has the value 0."""
 
     table: RolloutTable
     target_revision: PolicyRevision
@@ -126,7 +125,7 @@ class Admission:
     signal_values: U64s
     """One row per rollout, one column per kind in SIGNAL_KINDS."""
     signal_buckets: Codes
-    """Likewise, an AdmissionBucket each."""
+    """The AdmissionBucket of each of these values."""
 
     def __len__(self) -> int:
         return len(self.table)
@@ -143,7 +142,7 @@ class Admission:
 
     @property
     def telemetry(self) -> RolloutIngestionTelemetry:
-        """Of this table alone; a window's own telemetry counts a resubmitted rollout once."""
+        """Counts of this table alone. The telemetry of a window counts a resubmitted rollout once."""
         return RolloutIngestionTelemetry.of(*self.counts)
 
     def receipt(self, row: int) -> RolloutAdmissionReceipt:
@@ -175,7 +174,7 @@ class Admission:
             observed_at_ms=int(self.observed_at_ms[row]),
             receipt_digest="",
         )
-        # the digest is made of the other fields; nobody has seen the receipt yet
+        # the digest covers the other fields; the receipt is not visible to anybody yet
         msgspec.structs.force_setattr(receipt, "receipt_digest", receipt_digest(receipt))
         return receipt
 
@@ -213,7 +212,7 @@ def admit(
     observed_at_ms: Times,
     rules: ContractRules = STRICT,
 ) -> Admission:
-    """Holds every rollout against the target and the budget. `observed_at_ms` is one time, or one per rollout."""
+    """Compare every rollout with the target and the budget. `observed_at_ms` is one time, or one per rollout."""
     checked_type(table, RolloutTable, "admission", "table")
     checked_type(target_revision, PolicyRevision, "admission", "target_revision")
     checked_type(budget, OffPolicyBudget, "admission", "budget")
@@ -256,13 +255,13 @@ def _sealed(array: AnyArray) -> AnyArray:
 
 
 def _gap(later: U64s, earlier: U64s) -> U64s:
-    """later - earlier, 0 where that would be negative; never leaves u64 on the way."""
+    """later - earlier, or 0 where that would be negative. No step of the computation leaves u64."""
     return np.maximum(later, earlier) - earlier
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Signals:
-    """Values and buckets of the seven kinds, a column each; rows are rollouts or their distinct revisions."""
+    """Values and buckets of the seven kinds, one column each. Rows are rollouts, or their distinct revisions."""
 
     budget: OffPolicyBudget
     values: U64s
@@ -290,25 +289,25 @@ class _Signals:
 
 
 def _buckets(values: U64s, accepted: int | None, quarantine: int | None) -> Codes:
-    """Without an accept bound the quarantine bound takes its place, and the other way round."""
+    """A bound that is missing is replaced by the other one."""
     within = quarantine if accepted is None else accepted
     held = accepted if quarantine is None else quarantine
     if within is None or held is None:
         return np.full(len(values), AdmissionBucket.WITHIN, np.int8)
-    # one step worse past each bound
+    # each bound that is exceeded makes the bucket one step worse
     return (values > np.uint64(within)).astype(np.int8) + (values > np.uint64(held))
 
 
 def _outcomes(buckets: Codes, exact: Bools) -> Codes:
     worst = buckets.max(axis=1)
     accepted = np.where(exact, np.int8(0), np.int8(1))
-    # past WITHIN the bucket and the outcome count in step
+    # above WITHIN, an outcome is always one more than its bucket
     return np.where(worst > AdmissionBucket.WITHIN, worst + np.int8(1), accepted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sources:
-    """How the distinct revisions of a table stand to the target."""
+    """The distinct revisions of a table, compared with the target."""
 
     exact: Bools
     drift: U64s
@@ -321,7 +320,7 @@ class _Sources:
 def _measure(
     revisions: Sequence[PolicyRevision], target: PolicyRevision, budget: OffPolicyBudget
 ) -> _Sources:
-    """Everything that depends on the revision alone, once for each, however many rollouts share it."""
+    """Everything that depends on the revision alone, computed once for each distinct revision."""
     kind = AdmissionSignalKind
     exact = np.array([each.revision_id == target.revision_id for each in revisions], np.bool_)
     number, numbered = _numbers(revisions)
@@ -359,7 +358,7 @@ def _numbers(revisions: Sequence[PolicyRevision]) -> tuple[U64s, Bools]:
 
 
 def check_names(rules: ContractRules, **names: str) -> None:
-    """Strict rules refuse names with which two receipts could share a digest."""
+    """Strict rules refuse names that would let two receipts share a digest."""
     for field, value in names.items():
         checked_text(value, "admission", field)
         if rules.strict and not value:
@@ -398,7 +397,7 @@ def _refuse_sources(
 
 
 def observation_times(values: Times, table: RolloutTable) -> U64s:
-    """One u64 per rollout, in an array of its own."""
+    """One u64 per rollout, in a new array."""
     if not isinstance(values, Sequence | np.ndarray):
         one = int(values) if isinstance(values, np.integer) else values
         time = checked_int(one, "admission", "observed_at_ms", U64_MAX)
@@ -414,6 +413,6 @@ def observation_times(values: Times, table: RolloutTable) -> U64s:
         array = as_array("observed_at_ms", values, "iu", "whole numbers")
         checked_int(int(array.min(initial=0)), "admission", "observed_at_ms", U64_MAX)
         return array.astype(np.uint64)
-    # number by number: numpy alone would read a list with times past 2**63 as floats
+    # one by one: numpy would turn a list with numbers above 2**63 into floats
     times = [checked_int(time, "admission", "observed_at_ms", U64_MAX) for time in values]
     return np.array(times, np.uint64)

@@ -1,4 +1,4 @@
-"""RolloutAdmissionReceipt: what was decided about one rollout, the signals that decided it, and the running counts."""
+"""RolloutAdmissionReceipt: the decision about one rollout and the signals behind it; counts of such decisions."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from rollbook.digest import sha256
 
 
 class AdmissionSignalKind(StrEnum):
-    """In the order in which a receipt lists them."""
+    """Kinds of signals, in the order in which a receipt lists them."""
 
     SOURCE_REVISION_AHEAD_OF_TARGET = "source_revision_ahead_of_target"
     SOURCE_POLICY_TIMESTAMP_AHEAD_OF_TARGET = "source_policy_timestamp_ahead_of_target"
     ROLLOUT_TIMESTAMP_AHEAD_OF_SUBMISSION = "rollout_timestamp_ahead_of_submission"
     REVISION_MISMATCH_UNBUDGETED = "revision_mismatch_unbudgeted"
-    """Another revision than the target, and nothing to tell how far off it is."""
+    """The source is not the target revision, and no measure says how far away it is."""
     REVISION_DRIFT = "revision_drift"
     POLICY_AGE = "policy_age"
     ROLLOUT_AGE = "rollout_age"
 
 
 class AdmissionBucket(IntEnum):
-    """Where a signal falls; the worst of a rollout's signals decides."""
+    """How bad a signal is. The worst signal of a rollout decides."""
 
     NOT_RAISED = -1
     WITHIN = 0
@@ -52,11 +52,11 @@ class AdmissionOutcome(StrEnum):
 
 SIGNAL_KINDS = tuple(AdmissionSignalKind)
 OUTCOMES = tuple(AdmissionOutcome)
-"""Columns hold the index into these."""
+"""Columns store the index into these tuples."""
 
 
 class AdmissionSignal(Record, frozen=True, kw_only=True):
-    """One measured reason for an outcome, with the bounds it was held against."""
+    """One measured reason for an outcome, with the bounds it was compared with."""
 
     kind: AdmissionSignalKind
     observed_value: int
@@ -70,7 +70,7 @@ class AdmissionSignal(Record, frozen=True, kw_only=True):
 
 
 class RolloutAdmissionReceipt(Record, frozen=True, kw_only=True):
-    """What was decided about one rollout, and why. Made by `Admission.receipt`."""
+    """The decision about one rollout and its reasons. `Admission.receipt` makes it."""
 
     receipt_id: str
     run_id: str
@@ -105,7 +105,7 @@ class RolloutAdmissionReceipt(Record, frozen=True, kw_only=True):
             checked_type(getattr(self, field), kind, record, field)
 
     def verify(self) -> None:
-        """Raises DigestMismatch unless the id and the digest are what the other fields give."""
+        """Raise DigestMismatch unless the id and the digest follow from the other fields."""
         expected_id = receipt_id(self.window_id, self.artifact_id)
         check_digest(self.receipt_id, "receipt_id", self.receipt_id, expected_id)
         check_digest(self.receipt_id, "receipt_digest", self.receipt_digest, receipt_digest(self))
@@ -117,7 +117,7 @@ class RolloutAdmissionReceipt(Record, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, data: bytes | str, *, source: str = "JSON") -> RolloutAdmissionReceipt:
-        """The receipt, its digest computed anew and compared."""
+        """Read a receipt and compare its digest with its content."""
         fields = decode_json(data, dict[str, Any], source)
         if type(fields.get("reward_sum")) in (int, float, str):  # not bool
             name = f"receipt for {fields.get('artifact_id')!r}"
@@ -140,7 +140,7 @@ _RECEIPT_TEXTS = (
     "receipt_digest",
 )
 _RECEIPT_TYPES: dict[str, type | tuple[type, ...]] = {
-    # these two are joined from two texts each, and so may be longer than one
+    # each of these two joins two texts, so it may be longer than one text
     "receipt_id": str,
     "environment_key": str,
     "outcome": AdmissionOutcome,
@@ -155,7 +155,7 @@ def receipt_id(window_id: str, artifact_id: str) -> str:
 
 
 def receipt_digest(receipt: RolloutAdmissionReceipt) -> str:
-    """v1 recipe, byte-exact, from the other fields."""
+    """v1 recipe, byte-exact, over the other fields."""
     r = receipt
     pieces = [
         f"psionic_training_rollout_receipt|{r.run_id}|{r.stage_id}|{r.window_id}|{r.artifact_id}",
@@ -178,7 +178,7 @@ def _labelled(label: str, value: int | None) -> str:
 
 
 class RolloutIngestionTelemetry(Record, frozen=True, kw_only=True):
-    """Rollouts and tokens by the outcome on their receipt, whatever was released later."""
+    """Rollouts and tokens by the outcome on their receipt. A later release does not change these counts."""
 
     accepted_exact_rollout_count: int
     accepted_off_policy_rollout_count: int
@@ -193,7 +193,7 @@ class RolloutIngestionTelemetry(Record, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, rollouts: Sequence[int], tokens: Sequence[int]) -> RolloutIngestionTelemetry:
-        """From counts per outcome, in the order of OUTCOMES. Saturates, as the reference does."""
+        """From counts per outcome, in the order of OUTCOMES. Counts stop at the largest u64, as in the reference."""
         exact, off_policy, quarantined, discarded = (min(each, U64_MAX) for each in rollouts)
         return cls(
             accepted_exact_rollout_count=exact,
@@ -207,7 +207,7 @@ class RolloutIngestionTelemetry(Record, frozen=True, kw_only=True):
 
     @property
     def stale_rollout_drop_rate_bps(self) -> int:
-        """Discarded of all, in basis points, rounded down. Quarantined ones are not lost."""
+        """Share of discarded rollouts in basis points, rounded down. Quarantined rollouts do not count as discarded."""
         total = (
             self.accepted_exact_rollout_count
             + self.accepted_off_policy_rollout_count

@@ -1,4 +1,4 @@
-"""AdmissionWindow: the ledger of one window. What was submitted, where it stands now, and who let it through."""
+"""AdmissionWindow: the ledger of one window: what was submitted, its current state, and who released what."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _RELEASED = "released"
 
 
 class ReleaseDecision(Record, frozen=True, kw_only=True):
-    """Who let a quarantined rollout into training, and why."""
+    """Who released a quarantined rollout for training, and why."""
 
     run_id: str
     stage_id: str
     window_id: str
     artifact_id: str
     content_digest: str
-    """Of the artifact: the receipt's own digest does not cover all of it."""
+    """Of the artifact. The digest of the receipt does not cover all of it."""
     receipt_digest: str
     decided_by: str
     reason: str
@@ -80,7 +80,7 @@ class ReleaseDecision(Record, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, data: bytes | str, *, source: str = "JSON") -> ReleaseDecision:
-        """The decision, its digest computed anew and compared."""
+        """Read a decision and compare its digest with its content."""
         decision = decode_json(data, cls, source)
         decision.verify()
         return decision
@@ -93,20 +93,20 @@ def decision_digest(decision: ReleaseDecision) -> str:
 
 
 class StandingCounts(Record, frozen=True, kw_only=True):
-    """`submitted` is the sum of the others: every rollout stands in exactly one place."""
+    """`submitted` is the sum of the other counts: every rollout is counted in exactly one of them."""
 
     submitted: int
     accepted_exact: int
     accepted_off_policy: int
     released: int
-    """Quarantined on their receipt, accepted since."""
+    """Quarantined on their receipt, released later."""
     quarantined: int
-    """Still held back."""
+    """Quarantined and not released."""
     discarded: int
 
 
 class WindowAccounting(Record, frozen=True, kw_only=True):
-    """Where everything that was submitted to a window stands now."""
+    """The current state of everything that was submitted to a window."""
 
     rollouts: StandingCounts
     tokens: StandingCounts
@@ -114,12 +114,12 @@ class WindowAccounting(Record, frozen=True, kw_only=True):
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """What a window remembers of one artifact."""
+    """What a window keeps of one artifact."""
 
     receipt: RolloutAdmissionReceipt
     content_digest: bytes
     row: int | None
-    """Among the payloads kept; None when the payload was dropped."""
+    """The row of its payload among those kept; None when the payload was dropped."""
     released: bool = False
 
     @property
@@ -128,9 +128,9 @@ class _Entry:
 
 
 class AdmissionWindow:
-    """The ledger of one window: each artifact is judged once, and every payload is accounted for.
+    """The ledger of one window. Each artifact gets one decision, and every payload is accounted for.
 
-    Payloads of discarded rollouts are dropped and only their receipts stay, unless `retain_discarded`.
+    Payloads of discarded rollouts are dropped and only their receipts are kept, unless `retain_discarded` is set.
     """
 
     def __init__(
@@ -165,9 +165,9 @@ class AdmissionWindow:
     # ------------------------------------------------------------------------------- submitting
 
     def submit(self, table: RolloutTable, observed_at_ms: Times) -> Admission:
-        """Admits the rollouts and keeps the books; a refusal leaves them as they were.
+        """Decide about the rollouts and record the decisions. A refusal changes nothing.
 
-        An artifact submitted before, unchanged, keeps its first receipt and is not counted again.
+        An artifact that was submitted before, with the same content, keeps its first receipt and is not counted again.
         """
         checked_type(table, RolloutTable, "submission", "table")
         self._refuse_other_columns(table)
@@ -187,7 +187,7 @@ class AdmissionWindow:
         return admission
 
     def _refuse_other_columns(self, table: RolloutTable) -> None:
-        """Payloads become one table when read: too late to refuse one that does not fit the others."""
+        """All payloads are read as one table later, so a table with other columns has to be refused now."""
         names = table.columns.sample_names
         if len(table) and self._sample_names not in (None, names):
             raise ColumnSetMismatch(
@@ -197,7 +197,7 @@ class AdmissionWindow:
             )
 
     def _new_rows(self, table: RolloutTable, times: U64s) -> list[int]:
-        """Rows not seen before. The others get the time they were first seen at, and so their first receipt."""
+        """Rows of new artifacts. Other rows get the time of their first submission, and so their first receipt."""
         digests = [digest.tobytes() for digest in table.content_digests]
         first_rows: dict[str, int] = {}
         for row, artifact_id in enumerate(table.columns.artifact_id):
@@ -213,7 +213,7 @@ class AdmissionWindow:
         return list(first_rows.values())
 
     def _record(self, admission: Admission, new: list[int]) -> None:
-        """Whatever can fail comes before the first change."""
+        """Everything that can fail is done before the first change."""
         table = admission.table
         receipts = [admission.receipt(row) for row in new]
         kept = [
@@ -222,7 +222,7 @@ class AdmissionWindow:
             if self.retain_discarded or receipt.outcome != AdmissionOutcome.DISCARDED
         ]
         whole = len(kept) == len(table)
-        payloads = [table if whole else _owned(table.take(kept))] if kept else []
+        payloads = [table if whole else _copied(table.take(kept))] if kept else []
         places = dict(zip(kept, itertools.count(self._kept), strict=False))
 
         for row, receipt in zip(new, receipts, strict=True):
@@ -240,7 +240,7 @@ class AdmissionWindow:
     def release(
         self, artifact_id: str, *, decided_by: str, reason: str, decided_at_ms: int
     ) -> ReleaseDecision:
-        """Lets a quarantined rollout join the accepted. The receipt stays what it was; the decision is recorded."""
+        """Move a quarantined rollout to the accepted ones. Its receipt does not change; the decision is recorded."""
         entry = self._entry(artifact_id)
         if entry.standing != AdmissionOutcome.QUARANTINED:
             raise NotQuarantined(artifact_id=artifact_id, outcome=entry.standing)
@@ -282,7 +282,7 @@ class AdmissionWindow:
         return self._standing(AdmissionOutcome.QUARANTINED)
 
     def discarded(self) -> RolloutTable:
-        """Raises PayloadDropped when there were any and they were not retained."""
+        """The discarded rollouts. Raises PayloadDropped if there are any and the window did not retain them."""
         return self._standing(AdmissionOutcome.DISCARDED)
 
     @property
@@ -311,13 +311,13 @@ class AdmissionWindow:
                 if entry.row is None:
                     raise PayloadDropped(artifact_id=artifact_id)
                 rows.append(entry.row)
-        # joined once: the next reader finds one table
+        # kept as one table, so that the next call need not join them again
         self._payloads = [RolloutTable.concat(self._payloads)]
         return self._payloads[0].take(rows)
 
 
-def _owned(table: RolloutTable) -> RolloutTable:
-    """A copy that does not keep the table it was taken from in memory."""
+def _copied(table: RolloutTable) -> RolloutTable:
+    """A copy. A view would keep the whole table it was taken from in memory."""
     samples = {name: column.copy() for name, column in table.samples.items()}
     columns = replace(table.columns, samples=samples).sealed()
     return RolloutTable(columns, table.artifact_digests, table.content_digests)

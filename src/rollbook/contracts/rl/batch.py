@@ -1,4 +1,4 @@
-"""TrainerBatch: rollouts assembled for a later revision, with the lineage and digests that let it be rebuilt."""
+"""TrainerBatch: rollouts assembled for a later revision, with the lineage and digests that prove what it contains."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,7 +41,7 @@ _F32 = struct.Struct("<f")
 
 @dataclass(frozen=True, slots=True)
 class _Rollouts:
-    """What assembly needs to know of each rollout, whether it came in a table or alone."""
+    """What assembly needs of each rollout, whether the caller gave a table or single artifacts."""
 
     ids: list[str]
     digests: list[str]
@@ -90,7 +91,7 @@ class _Rollouts:
 
 
 class TrainerBatch(Record, frozen=True, kw_only=True):
-    """Names the rollouts it was made of, in order, and the revision it is for. Made by `assemble`."""
+    """The rollouts of one training step, in order, and the revision they train. `assemble` makes it."""
 
     batch_id: str
     policy_lineage: PolicyRevisionLineage
@@ -109,7 +110,7 @@ class TrainerBatch(Record, frozen=True, kw_only=True):
     rollouts_root: str | None = None
     """Merkle root over the rollouts' content digests; absent in batches the reference made."""
     content_digest: str
-    """v2: covers every field above but the other digests' texts, and all of every revision."""
+    """v2: covers every field above except the other digests, and every field of every revision."""
 
     @classmethod
     def assemble(
@@ -121,22 +122,28 @@ class TrainerBatch(Record, frozen=True, kw_only=True):
         assembled_at_ms: int,
         rules: ContractRules = STRICT,
     ) -> TrainerBatch:
-        """The one way to make a batch: refuses, orders, sums and digests."""
+        """Check the rollouts and make a batch of them. Raises the first refusal."""
         known = _Rollouts.of(rollouts)
         for problem in _problems(batch_id, target_revision, known, assembled_at_ms, rules):
             raise problem
-        lineage = PolicyRevisionLineage.of(target_revision, _sources(known.revisions, rules))
-        return batch_from_parts(
-            batch_id=batch_id,
-            policy_lineage=lineage,
-            rollout_ids=tuple(known.ids),
-            rollout_digests=tuple(known.digests),
-            proof_references=_unique_proofs(known.proofs),
-            token_count=known.token_count,
-            reward_sum=float(total_of_sums(known.reward_sums)),
-            advantage_sum=float(total_of_sums(known.advantage_sums)),
-            assembled_at_ms=assembled_at_ms,
-            rollouts_root=table_root(known.content),
+        return with_digests(
+            TrainerBatch(
+                batch_id=batch_id,
+                policy_lineage=PolicyRevisionLineage.of(
+                    target_revision, _sources(known.revisions, rules)
+                ),
+                rollout_ids=tuple(known.ids),
+                rollout_digests=tuple(known.digests),
+                proof_references=_unique_proofs(known.proofs),
+                rollout_count=len(known.ids),
+                token_count=known.token_count,
+                reward_sum=float(total_of_sums(known.reward_sums)),
+                advantage_sum=float(total_of_sums(known.advantage_sums)),
+                assembled_at_ms=assembled_at_ms,
+                batch_digest="",
+                rollouts_root=table_root(known.content),
+                content_digest="",
+            )
         )
 
     @classmethod
@@ -149,31 +156,17 @@ class TrainerBatch(Record, frozen=True, kw_only=True):
         assembled_at_ms: int,
         rules: ContractRules = STRICT,
     ) -> list[Refusal]:
-        """Everything `assemble` would refuse, instead of the first."""
+        """Every problem for which `assemble` would raise, not only the first."""
         known = _Rollouts.of(rollouts)
         return list(_problems(batch_id, target_revision, known, assembled_at_ms, rules))
 
     def verify(self) -> None:
-        """Recomputes the digests from the fields; raises DigestMismatch for the first that differs."""
+        """Compute the digests again from the fields. Raises DigestMismatch for the first one that differs."""
         for problem in self.digest_problems():
             raise problem
 
     def digest_problems(self) -> list[DigestMismatch]:
-        computed = batch_from_parts(
-            batch_id=self.batch_id,
-            policy_lineage=PolicyRevisionLineage.of(
-                self.policy_lineage.target_revision,
-                {each.revision_id: each for each in self.policy_lineage.source_revisions},
-            ),
-            rollout_ids=self.rollout_ids,
-            rollout_digests=self.rollout_digests,
-            proof_references=self.proof_references,
-            token_count=self.token_count,
-            reward_sum=self.reward_sum,
-            advantage_sum=self.advantage_sum,
-            assembled_at_ms=self.assembled_at_ms,
-            rollouts_root=self.rollouts_root,
-        )
+        computed = with_digests(self)
         compared = (
             ("rollout_count", str(self.rollout_count), str(computed.rollout_count)),
             ("rollout_count", str(len(self.rollout_digests)), str(computed.rollout_count)),
@@ -192,81 +185,48 @@ class TrainerBatch(Record, frozen=True, kw_only=True):
         ]
 
 
-def batch_from_parts(
-    *,
-    batch_id: str,
-    policy_lineage: PolicyRevisionLineage,
-    rollout_ids: tuple[str, ...],
-    rollout_digests: tuple[str, ...],
-    proof_references: tuple[RolloutProofReference, ...],
-    token_count: int,
-    reward_sum: float,
-    advantage_sum: float,
-    assembled_at_ms: int,
-    rollouts_root: str | None,
-) -> TrainerBatch:
-    """A batch with its digests computed from its other fields."""
-    content: dict[str, Plain] = {
-        "batch_id": batch_id,
-        "policy_lineage": policy_lineage.plain(),
-        "rollout_ids": rollout_ids,
-        "rollout_digests": rollout_digests,
-        "proof_references": [proof.plain() for proof in proof_references],
-        "token_count": token_count,
-        "reward_sum": _F32.pack(reward_sum),
-        "advantage_sum": _F32.pack(advantage_sum),
-        "assembled_at_ms": assembled_at_ms,
-        "rollouts_root": rollouts_root,
-    }
-    return TrainerBatch(
-        batch_id=batch_id,
-        policy_lineage=policy_lineage,
-        rollout_ids=rollout_ids,
-        rollout_digests=rollout_digests,
-        proof_references=proof_references,
-        rollout_count=len(rollout_ids),
-        token_count=token_count,
-        reward_sum=reward_sum,
-        advantage_sum=advantage_sum,
-        assembled_at_ms=assembled_at_ms,
-        batch_digest=batch_digest(
-            batch_id=batch_id,
-            lineage_digest=policy_lineage.lineage_digest,
-            rollout_ids=rollout_ids,
-            rollout_digests=rollout_digests,
-            proof_digests=[proof.digest for proof in proof_references],
-            token_count=token_count,
-            reward_sum=reward_sum,
-            advantage_sum=advantage_sum,
-            assembled_at_ms=assembled_at_ms,
-        ),
-        rollouts_root=rollouts_root,
-        content_digest=digest_of(CONTENT_DOMAIN, content),
+def with_digests(batch: TrainerBatch) -> TrainerBatch:
+    """The same batch with its count and all its digests computed from its other fields."""
+    lineage = batch.policy_lineage
+    sources = {each.revision_id: each for each in lineage.source_revisions}
+    counted = msgspec.structs.replace(
+        batch,
+        policy_lineage=PolicyRevisionLineage.of(lineage.target_revision, sources),
+        rollout_count=len(batch.rollout_ids),
+    )
+    return msgspec.structs.replace(
+        counted, batch_digest=_batch_digest(counted), content_digest=_content_digest(counted)
     )
 
 
-def batch_digest(
-    *,
-    batch_id: str,
-    lineage_digest: str,
-    rollout_ids: Sequence[str],
-    rollout_digests: Sequence[str],
-    proof_digests: Sequence[str],
-    token_count: int,
-    reward_sum: float,
-    advantage_sum: float,
-    assembled_at_ms: int,
-) -> str:
+def _content_digest(batch: TrainerBatch) -> str:
+    content: dict[str, Plain] = {
+        "batch_id": batch.batch_id,
+        "policy_lineage": batch.policy_lineage.plain(),
+        "rollout_ids": batch.rollout_ids,
+        "rollout_digests": batch.rollout_digests,
+        "proof_references": [proof.plain() for proof in batch.proof_references],
+        "token_count": batch.token_count,
+        "reward_sum": _F32.pack(batch.reward_sum),
+        "advantage_sum": _F32.pack(batch.advantage_sum),
+        "assembled_at_ms": batch.assembled_at_ms,
+        "rollouts_root": batch.rollouts_root,
+    }
+    return digest_of(CONTENT_DOMAIN, content)
+
+
+def _batch_digest(batch: TrainerBatch) -> str:
     """v1 recipe, byte-exact."""
+    lineage = batch.policy_lineage.lineage_digest
     pieces = [
-        f"psionic_trainer_batch|{batch_id}|lineage|{lineage_digest}|reward_sum|".encode(),
-        _F32.pack(reward_sum),
+        f"psionic_trainer_batch|{batch.batch_id}|lineage|{lineage}|reward_sum|".encode(),
+        _F32.pack(batch.reward_sum),
         b"|advantage_sum|",
-        _F32.pack(advantage_sum),
-        b"|token_count|%d|assembled_at_ms|%d" % (token_count, assembled_at_ms),
-        *(b"|rollout_id|" + each.encode() for each in rollout_ids),
-        *(b"|rollout_digest|" + each.encode() for each in rollout_digests),
-        *(b"|proof|" + each.encode() for each in proof_digests),
+        _F32.pack(batch.advantage_sum),
+        b"|token_count|%d|assembled_at_ms|%d" % (batch.token_count, batch.assembled_at_ms),
+        *(b"|rollout_id|" + each.encode() for each in batch.rollout_ids),
+        *(b"|rollout_digest|" + each.encode() for each in batch.rollout_digests),
+        *(b"|proof|" + proof.digest.encode() for proof in batch.proof_references),
     ]
     return sha256(b"".join(pieces)).hexdigest()
 
@@ -274,8 +234,8 @@ def batch_digest(
 def _sources(
     revisions: Sequence[PolicyRevision], rules: ContractRules
 ) -> dict[str, PolicyRevision]:
-    """Strict rules join the descriptions of a revision, so the order of rollouts does not matter; the reference
-    keeps the last."""
+    """Strict rules merge all descriptions of a revision, so the order of rollouts does not matter. The reference keeps
+    the last description."""
     sources: dict[str, PolicyRevision] = {}
     for revision in revisions:
         known = sources.get(revision.revision_id)
@@ -289,7 +249,7 @@ def _sources(
 def _unique_proofs(
     proofs: Sequence[tuple[RolloutProofReference, ...]],
 ) -> tuple[RolloutProofReference, ...]:
-    """The first description of each digest, as the reference keeps it; strict rules allow only one."""
+    """The first description of each proof digest, as the reference does. Strict rules allow only one description."""
     first: dict[str, RolloutProofReference] = {}
     for each in proofs:
         for proof in each:
@@ -307,7 +267,7 @@ def _problems(
     assembled_at_ms: int,
     rules: ContractRules,
 ) -> Iterator[Refusal]:
-    """In the reference's order: an empty batch; then per rollout its family, then whether it came before."""
+    """In the order of the reference: an empty batch, then for each rollout its family and whether it is a duplicate."""
     checked_text(batch_id, "trainer batch", "batch_id")
     checked_int(assembled_at_ms, f"batch {batch_id!r}", "assembled_at_ms", U64_MAX)
     checked_type(target, PolicyRevision, f"batch {batch_id!r}", "target_revision")
@@ -347,7 +307,7 @@ def _unclear_ids(batch_id: str, target: PolicyRevision) -> Iterator[Refusal]:
 def _revision_problems(
     batch_id: str, target: PolicyRevision, rollouts: _Rollouts
 ) -> Iterator[Refusal]:
-    """One report per distinct revision, at the first rollout that brings it."""
+    """Each distinct revision is reported once, with the first rollout that has it."""
     described = {target.revision_id: target}
     checked: set[PolicyRevision] = set()
     for artifact_id, source in zip(rollouts.ids, rollouts.revisions, strict=True):

@@ -1,4 +1,4 @@
-"""From what a caller has (lists, arrays, records) to TableColumns in their declared types, fitting each other."""
+"""Builds TableColumns from lists, arrays and records. Checks types and lengths; errors name the artifact."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.record import U32_MAX, U64_MAX, checked_int, checked_text, checked_type
-from rollbook.contracts.rl.columns import Offsets, TableColumns, coded
+from rollbook.contracts.rl.columns import TableColumns, coded
 from rollbook.contracts.rl.provenance import (
     PROOF_KINDS,
     TERMINATION_REASONS,
@@ -27,7 +27,7 @@ from rollbook.contracts.rl.sample import (
     check_column_names,
     sample_column,
 )
-from rollbook.contracts.rl.text_column import TextColumn
+from rollbook.contracts.rl.text_column import Offsets, TextColumn, offsets_of
 from rollbook.errors import (
     ColumnLengthMismatch,
     InvalidOffsets,
@@ -40,7 +40,7 @@ Item = TypeVar("Item")
 
 
 class _Rows:
-    """The rollouts being built: knows how many there are and how to name one in a message."""
+    """The ids of the rollouts being built: how many there are, and how a message names one."""
 
     def __init__(self, artifact_ids: Sequence[str]) -> None:
         self.ids = [
@@ -51,7 +51,9 @@ class _Rows:
     def name(self, row: int) -> str:
         return f"artifact {self.ids[row].decode()!r}"
 
-    def fitted(self, column: str, values: Sequence[Item] | None, missing: Item) -> Sequence[Item]:
+    def checked_length(
+        self, column: str, values: Sequence[Item] | None, missing: Item
+    ) -> Sequence[Item]:
         if values is None:
             return [missing] * len(self.ids)
         if len(_sequence(column, values)) != len(self.ids):
@@ -65,12 +67,12 @@ class _Rows:
         return values
 
     def texts(self, column: str, values: Sequence[str]) -> TextColumn:
-        given = self.fitted(column, values, "")
+        given = self.checked_length(column, values, "")
         return TextColumn.encode(
             [checked_text(value, self.name(row), column) for row, value in enumerate(given)]
         )
 
-    def typed(
+    def checked_types(
         self, column: str, values: Sequence[Item], kind: type, *, optional: bool = False
     ) -> Sequence[Item]:
         for row, value in enumerate(values):
@@ -79,7 +81,7 @@ class _Rows:
         return values
 
     def ints(self, column: str, values: Sequence[int | None], highest: int) -> list[int]:
-        """-1 stands for "not recorded"."""
+        """Whole numbers; -1 stands for None, which means "not recorded"."""
         return [
             -1 if value is None else checked_int(value, self.name(row), column, highest)
             for row, value in enumerate(values)
@@ -103,21 +105,27 @@ def build_columns(
     attempt: Sequence[int | None] | None = None,
     logprob_semantics: Sequence[LogprobSemantics | None] | None = None,
 ) -> TableColumns:
-    """One entry per rollout everywhere; `offsets` has one more and says where each rollout's samples begin."""
+    """Every argument has one entry per rollout; `offsets` has one more and says where the samples of each begin."""
     rows = _Rows(artifact_id)
-    keys = rows.fitted("environment", environment, None)
-    environments, environment_index = coded(rows.typed("environment", keys, EnvironmentPackageKey))
-    made_by = rows.fitted("source_policy_revision", source_policy_revision, None)
-    revisions, revision_index = coded(rows.typed("source_policy_revision", made_by, PolicyRevision))
-    meanings = rows.fitted("logprob_semantics", logprob_semantics, None)
+    keys = rows.checked_length("environment", environment, None)
+    environments, environment_index = coded(
+        rows.checked_types("environment", keys, EnvironmentPackageKey)
+    )
+    made_by = rows.checked_length("source_policy_revision", source_policy_revision, None)
+    revisions, revision_index = coded(
+        rows.checked_types("source_policy_revision", made_by, PolicyRevision)
+    )
+    meanings = rows.checked_length("logprob_semantics", logprob_semantics, None)
     semantics, semantics_index = coded(
-        rows.typed("logprob_semantics", meanings, LogprobSemantics, optional=True)
+        rows.checked_types("logprob_semantics", meanings, LogprobSemantics, optional=True)
     )
     groups, group_index = coded(_groups(rows, group_id))
     proofs = _proofs(rows, proof_references)
     prompts = _prompts(rows, prompt)
-    sample_offsets = _offsets("offsets", offsets, len(rows.ids))
-    attempts = rows.ints("attempt", rows.fitted("attempt", attempt, None), U32_MAX)
+    sample_offsets = _checked_offsets(offsets, len(rows.ids))
+    times = created_at_ms.tolist() if isinstance(created_at_ms, np.ndarray) else created_at_ms
+    created = rows.ints("created_at_ms", rows.checked_length("created_at_ms", times, 0), U64_MAX)
+    attempts = rows.ints("attempt", rows.checked_length("attempt", attempt, None), U32_MAX)
     every_proof = [proof for each in proofs for proof in each]
     return TableColumns(
         artifact_id=TextColumn.encode(rows.ids),
@@ -128,17 +136,17 @@ def build_columns(
         revisions=revisions,
         revision_index=revision_index,
         termination=_terminations(rows, termination_reason),
-        created_at_ms=_timestamps(rows, created_at_ms),
+        created_at_ms=np.array(created, np.uint64),
         groups=groups,
         group_index=group_index,
         attempt=np.array(attempts, np.int64),
         semantics=semantics,
         semantics_index=semantics_index,
-        proof_offsets=_lengths_to_offsets(proofs),
+        proof_offsets=offsets_of([*map(len, proofs)]),
         proof_kind=np.array([PROOF_KINDS.index(proof.kind) for proof in every_proof], np.uint8),
         proof_digest=TextColumn.encode([proof.digest.encode() for proof in every_proof]),
         proof_reference=TextColumn.encode([proof.reference.encode() for proof in every_proof]),
-        prompt_offsets=_lengths_to_offsets(prompts),
+        prompt_offsets=offsets_of([*map(len, prompts)]),
         prompt_token_id=np.concatenate([np.zeros(0, np.uint32), *prompts]),
         sample_offsets=sample_offsets,
         samples=_sample_columns(rows, samples, sample_offsets),
@@ -153,25 +161,18 @@ def _sequence(column: str, values: Any) -> Any:
     return values
 
 
-def _lengths_to_offsets(parts: Sequence[Any]) -> Offsets:
-    offsets = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum([len(part) for part in parts], out=offsets[1:])
-    return offsets
-
-
-def _offsets(column: str, values: ArrayLike, rows: int) -> Offsets:
-    array = as_array(column, values, "iu", "whole numbers")
+def _checked_offsets(values: ArrayLike, rows: int) -> Offsets:
+    array = as_array("offsets", values, "iu", "whole numbers")
+    detail = None
     if len(array) != rows + 1:
-        raise InvalidOffsets(
-            column=column, detail=f"{len(array)} entries for {rows} rollouts, expected {rows + 1}"
-        )
-    if array[0] != 0 or array[-1] > np.iinfo(np.int64).max:
-        raise InvalidOffsets(column=column, detail=f"must start at 0, starts at {array[0]}")
-    if (array[1:] < array[:-1]).any():
+        detail = f"{len(array)} entries for {rows} rollouts, expected {rows + 1}"
+    elif array[0] != 0 or array[-1] > np.iinfo(np.int64).max:
+        detail = f"must start at 0, starts at {array[0]}"
+    elif (array[1:] < array[:-1]).any():
         row = int(np.argmax(array[1:] < array[:-1]))
-        raise InvalidOffsets(
-            column=column, detail=f"goes back from {array[row]} to {array[row + 1]} at row {row}"
-        )
+        detail = f"goes back from {array[row]} to {array[row + 1]} at row {row}"
+    if detail is not None:
+        raise InvalidOffsets(column="offsets", detail=detail)
     return array.astype(np.int64)
 
 
@@ -206,19 +207,10 @@ def _sample_columns(
     return columns
 
 
-def _timestamps(
-    rows: _Rows, values: Sequence[int] | NDArray[np.integer[Any]]
-) -> NDArray[np.uint64]:
-    given = values.tolist() if isinstance(values, np.ndarray) else values
-    return np.array(
-        rows.ints("created_at_ms", rows.fitted("created_at_ms", given, 0), U64_MAX), np.uint64
-    )
-
-
 def _terminations(rows: _Rows, values: Sequence[RolloutTerminationReason]) -> NDArray[np.uint8]:
-    """Labels are as good as members: a StrEnum member is its label."""
+    """Accepts labels as well as members: a StrEnum member equals its label."""
     codes = []
-    for row, value in enumerate(rows.fitted("termination_reason", values, None)):
+    for row, value in enumerate(rows.checked_length("termination_reason", values, None)):
         if value not in TERMINATION_REASONS:
             raise InvalidValue(
                 record=rows.name(row),
@@ -231,7 +223,7 @@ def _terminations(rows: _Rows, values: Sequence[RolloutTerminationReason]) -> ND
 
 
 def _groups(rows: _Rows, values: Sequence[str | None] | None) -> Sequence[str | None]:
-    given = rows.fitted("group_id", values, None)
+    given = rows.checked_length("group_id", values, None)
     for row, value in enumerate(given):
         if value is not None:
             checked_text(value, rows.name(row), "group_id")
@@ -241,7 +233,7 @@ def _groups(rows: _Rows, values: Sequence[str | None] | None) -> Sequence[str | 
 def _proofs(
     rows: _Rows, values: Sequence[Sequence[RolloutProofReference]] | None
 ) -> list[Sequence[RolloutProofReference]]:
-    given = rows.fitted("proof_references", values, ())
+    given = rows.checked_length("proof_references", values, ())
     for row, proofs in enumerate(given):
         for proof in proofs:
             checked_type(proof, RolloutProofReference, rows.name(row), "proof_references")
@@ -250,7 +242,7 @@ def _proofs(
 
 def _prompts(rows: _Rows, values: Sequence[ArrayLike | None] | None) -> list[NDArray[np.uint32]]:
     prompts = []
-    for row, value in enumerate(rows.fitted("prompt", values, None)):
+    for row, value in enumerate(rows.checked_length("prompt", values, None)):
         if value is None:
             prompts.append(np.zeros(0, np.uint32))
             continue

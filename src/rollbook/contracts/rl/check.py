@@ -1,4 +1,4 @@
-"""Checking a file of contracts: every digest and every rule, for each record in it. One finding a line."""
+"""Checks a file of artifacts and batches: every digest and every rule, one finding per record or problem."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollbook.errors import DigestMismatch, DuplicateArtifactId, RollbookError, 
 
 
 def check_file(path: Path, *, rules: ContractRules = STRICT) -> list[Finding]:
-    """Every digest and every rule, for each record of a JSON or JSONL file or a saved table."""
+    """Check every digest and every rule for each record of a JSON file, a JSONL file or a saved table."""
     try:
         if is_table_file(path):
             return list(_table_findings(path, rules))
@@ -34,10 +34,7 @@ def _table_findings(path: Path, rules: ContractRules) -> Iterator[Finding]:
     except RollbookError as problem:
         yield Finding.violation(str(path), problem)
         return
-    problems = [
-        *table.digest_problems(),
-        *table_problems(table.columns, rules),
-    ]
+    problems = [*table.digest_problems(), *table_problems(table.columns, rules)]
     for found in problems:
         yield Finding.violation(str(path), found)
     if not problems:
@@ -73,7 +70,7 @@ def _artifact_finding(
 def _batch_finding(
     where: str, batch: TrainerBatch, known: dict[str, RolloutArtifact], rules: ContractRules
 ) -> Finding:
-    """The batch alone is verified when it is read; with its artifacts at hand it is assembled again."""
+    """Reading already verified the batch. Where the file has all its artifacts, it is also assembled again."""
     detail = f"batch {batch.batch_id!r}, {batch.rollout_count} rollouts, {batch.batch_digest}"
     try:
         for artifact_id, digest in zip(batch.rollout_ids, batch.rollout_digests, strict=True):

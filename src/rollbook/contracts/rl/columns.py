@@ -1,4 +1,4 @@
-"""TableColumns: the facts of many rollouts as columns with offsets; taking rows, joining tables."""
+"""TableColumns: many rollouts as columns with offsets; selecting rows and joining tables."""
 
 from __future__ import annotations
 
@@ -12,38 +12,47 @@ from numpy.typing import NDArray
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.rl.provenance import EnvironmentPackageKey, LogprobSemantics
 from rollbook.contracts.rl.sample import Column
-from rollbook.contracts.rl.text_column import TextColumn
+from rollbook.contracts.rl.text_column import Offsets, TextColumn, offsets_of
 from rollbook.errors import ColumnSetMismatch
 
 Rows = NDArray[np.int64]
-Offsets = NDArray[np.int64]
+Codes = NDArray[np.int32]
 Word = TypeVar("Word", bound=Hashable)
 
+_PER_ROLLOUT = ("artifact_id", "worker_id", "task_id", "termination", "created_at_ms", "attempt")
+_CODED = {
+    "environments": "environment_index",
+    "revisions": "revision_index",
+    "groups": "group_index",
+    "semantics": "semantics_index",
+}
+"""Columns of distinct values, and the column that points into each."""
+_PER_PROOF = ("proof_kind", "proof_digest", "proof_reference")
 
-def coded(values: Iterable[Word | None]) -> tuple[tuple[Word, ...], NDArray[np.int32]]:
-    """Distinct values in order of appearance, and the index of each; -1 where there is none."""
+
+def coded(values: Iterable[Word | None]) -> tuple[tuple[Word, ...], Codes]:
+    """The distinct values in order of appearance, and the index of each value; -1 stands for None."""
     known: dict[Word, int] = {}
     codes = [-1 if v is None else known.setdefault(v, len(known)) for v in values]
     return tuple(known), np.array(codes, np.int32)
 
 
 def ragged_rows(offsets: Offsets, rows: Rows) -> tuple[Rows, Offsets]:
-    """Flat indices of the chosen rows' elements, and the offsets of the result."""
+    """Flat indices of the elements of the chosen rows, and the offsets of the result."""
     starts, lengths = offsets[rows], offsets[rows + 1] - offsets[rows]
-    taken = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(lengths, out=taken[1:])
+    taken = offsets_of(lengths)
     return np.repeat(starts - taken[:-1], lengths) + np.arange(taken[-1]), taken
 
 
 class StoredSamples(Mapping[str, Column]):
-    """Sample columns that lie in a file: each is compared with its checksum before it is first handed out."""
+    """Sample columns that lie in a file. Each is compared with its checksum before it is first returned."""
 
     def __init__(self, columns: Mapping[str, Column], check: Callable[[str], None]) -> None:
         self._columns = columns
         self._check = check
         self._unchecked = set(columns)
         self.checked_rows: set[int] = set()
-        """Rows that were compared with their own digest instead, so that one rollout costs one rollout."""
+        """Rows that were compared with their own digest instead: reading one rollout need not read whole columns."""
 
     def __getitem__(self, name: str) -> Column:
         if name in self._unchecked:
@@ -63,13 +72,13 @@ class StoredSamples(Mapping[str, Column]):
 
     @property
     def raw(self) -> Mapping[str, Column]:
-        """The columns as they lie there. Whoever reads from here does the checking."""
+        """The columns without a check. The caller has to check what it reads."""
         return self._columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableColumns:
-    """Row i is one rollout; its samples, proofs and prompt lie between entries i and i+1 of the offsets."""
+    """Row i is one rollout. Its samples, proofs and prompt lie between entries i and i+1 of their offsets."""
 
     artifact_id: TextColumn
     worker_id: TextColumn
@@ -88,7 +97,7 @@ class TableColumns:
     """-1 where it was not recorded."""
     semantics: tuple[LogprobSemantics, ...]
     semantics_index: NDArray[np.int32]
-    """-1 where the meaning of the log-probs was not declared."""
+    """-1 where nothing is declared about the log-probs."""
     proof_offsets: Offsets
     proof_kind: NDArray[np.uint8]
     """Index into PROOF_KINDS."""
@@ -108,40 +117,22 @@ class TableColumns:
         return tuple(self.samples)
 
     def take(self, rows: Rows) -> TableColumns:
+        taken: dict[str, Any] = {name: getattr(self, name).take(rows) for name in _PER_ROLLOUT}
+        for words, codes in _CODED.items():
+            taken[words], taken[codes] = _recode(getattr(self, words), getattr(self, codes)[rows])
+        proofs, taken["proof_offsets"] = ragged_rows(self.proof_offsets, rows)
+        taken |= {name: getattr(self, name).take(proofs) for name in _PER_PROOF}
+        prompts, taken["prompt_offsets"] = ragged_rows(self.prompt_offsets, rows)
         samples, sample_offsets = self._take_samples(rows)
-        proofs, proof_offsets = ragged_rows(self.proof_offsets, rows)
-        prompts, prompt_offsets = ragged_rows(self.prompt_offsets, rows)
-        environments, environment_index = _recode(self.environments, self.environment_index[rows])
-        revisions, revision_index = _recode(self.revisions, self.revision_index[rows])
-        groups, group_index = _recode(self.groups, self.group_index[rows])
-        semantics, semantics_index = _recode(self.semantics, self.semantics_index[rows])
         return TableColumns(
-            artifact_id=self.artifact_id.take(rows),
-            worker_id=self.worker_id.take(rows),
-            task_id=self.task_id.take(rows),
-            environments=environments,
-            environment_index=environment_index,
-            revisions=revisions,
-            revision_index=revision_index,
-            termination=self.termination[rows],
-            created_at_ms=self.created_at_ms[rows],
-            groups=groups,
-            group_index=group_index,
-            attempt=self.attempt[rows],
-            semantics=semantics,
-            semantics_index=semantics_index,
-            proof_offsets=proof_offsets,
-            proof_kind=self.proof_kind[proofs],
-            proof_digest=self.proof_digest.take(proofs),
-            proof_reference=self.proof_reference.take(proofs),
-            prompt_offsets=prompt_offsets,
+            **taken,
             prompt_token_id=self.prompt_token_id[prompts],
             sample_offsets=sample_offsets,
             samples=samples,
         ).sealed()
 
     def _take_samples(self, rows: Rows) -> tuple[dict[str, Column], Offsets]:
-        """Neighbouring rows share memory with this table; others are copied."""
+        """A run of neighbouring rows shares memory with this table; other rows are copied."""
         if len(rows) and np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
             offsets = self.sample_offsets[rows[0] : rows[-1] + 2]
             part = slice(int(offsets[0]), int(offsets[-1]))
@@ -152,7 +143,7 @@ class TableColumns:
         return {name: column[flat] for name, column in self.samples.items()}, offsets
 
     def sealed(self) -> TableColumns:
-        """Makes every array read-only."""
+        """Make every array read-only."""
         for field in fields(self):
             value = getattr(self, field.name)
             arrays = (value.data, value.offsets) if isinstance(value, TextColumn) else (value,)
@@ -167,36 +158,22 @@ class TableColumns:
 def concat_columns(tables: Sequence[TableColumns]) -> TableColumns:
     """Rows of all tables, in order. All must have the same sample columns."""
     _check_same_columns(tables)
-    names = tables[0].sample_names
-    environments, environment_index = _join_codes(
-        [(t.environments, t.environment_index) for t in tables]
-    )
-    revisions, revision_index = _join_codes([(t.revisions, t.revision_index) for t in tables])
-    groups, group_index = _join_codes([(t.groups, t.group_index) for t in tables])
-    semantics, semantics_index = _join_codes([(t.semantics, t.semantics_index) for t in tables])
+
+    def parts(name: str) -> list[Any]:
+        return [getattr(table, name) for table in tables]
+
+    joined: dict[str, Any] = {name: _join(parts(name)) for name in (*_PER_ROLLOUT, *_PER_PROOF)}
+    for words, codes in _CODED.items():
+        joined[words], joined[codes] = _join_codes(parts(words), parts(codes))
+    for name in ("proof_offsets", "prompt_offsets", "sample_offsets"):
+        joined[name] = _join_offsets(parts(name))
     return TableColumns(
-        artifact_id=_join_text([t.artifact_id for t in tables]),
-        worker_id=_join_text([t.worker_id for t in tables]),
-        task_id=_join_text([t.task_id for t in tables]),
-        environments=environments,
-        environment_index=environment_index,
-        revisions=revisions,
-        revision_index=revision_index,
-        termination=np.concatenate([t.termination for t in tables]),
-        created_at_ms=np.concatenate([t.created_at_ms for t in tables]),
-        groups=groups,
-        group_index=group_index,
-        attempt=np.concatenate([t.attempt for t in tables]),
-        semantics=semantics,
-        semantics_index=semantics_index,
-        proof_offsets=_join_offsets([t.proof_offsets for t in tables]),
-        proof_kind=np.concatenate([t.proof_kind for t in tables]),
-        proof_digest=_join_text([t.proof_digest for t in tables]),
-        proof_reference=_join_text([t.proof_reference for t in tables]),
-        prompt_offsets=_join_offsets([t.prompt_offsets for t in tables]),
-        prompt_token_id=np.concatenate([t.prompt_token_id for t in tables]),
-        sample_offsets=_join_offsets([t.sample_offsets for t in tables]),
-        samples={name: np.concatenate([t.samples[name] for t in tables]) for name in names},
+        **joined,
+        prompt_token_id=_join(parts("prompt_token_id")),
+        samples={
+            name: _join([table.samples[name] for table in tables])
+            for name in tables[0].sample_names
+        },
     ).sealed()
 
 
@@ -211,33 +188,33 @@ def _check_same_columns(tables: Sequence[TableColumns]) -> None:
             )
 
 
+def _join(parts: Sequence[Any]) -> Any:
+    """Arrays, or text columns, end to end."""
+    if not isinstance(parts[0], TextColumn):
+        return np.concatenate(parts)
+    return TextColumn(
+        np.concatenate([part.data for part in parts]), _join_offsets([p.offsets for p in parts])
+    )
+
+
 def _join_offsets(parts: Sequence[Offsets]) -> Offsets:
-    joined = np.zeros(1 + sum(len(part) - 1 for part in parts), np.int64)
-    np.cumsum(np.concatenate([np.diff(part) for part in parts]), out=joined[1:])
-    return joined
-
-
-def _join_text(parts: Sequence[TextColumn]) -> TextColumn:
-    data = np.concatenate([part.data for part in parts])
-    return TextColumn(data, _join_offsets([part.offsets for part in parts]))
+    return offsets_of(np.concatenate([np.diff(part) for part in parts]))
 
 
 def _join_codes(
-    parts: Sequence[tuple[tuple[Any, ...], NDArray[np.int32]]],
-) -> tuple[tuple[Any, ...], NDArray[np.int32]]:
+    words: Sequence[tuple[Any, ...]], codes: Sequence[Codes]
+) -> tuple[tuple[Any, ...], Codes]:
     known: dict[Any, int] = {}
     joined = []
-    for words, codes in parts:
-        # the extra last entry serves code -1, "none", which stays -1
-        renamed = np.array([known.setdefault(word, len(known)) for word in words] + [-1], np.int32)
-        joined.append(renamed[codes])
+    for own_words, own_codes in zip(words, codes, strict=True):
+        # the extra last entry serves code -1, which stays -1
+        renamed = [known.setdefault(word, len(known)) for word in own_words] + [-1]
+        joined.append(np.array(renamed, np.int32)[own_codes])
     return tuple(known), np.concatenate(joined)
 
 
-def _recode(
-    words: tuple[Any, ...], codes: NDArray[np.int32]
-) -> tuple[tuple[Any, ...], NDArray[np.int32]]:
-    """Keeps only the words that are still used, in order of first use."""
+def _recode(words: tuple[Any, ...], codes: Codes) -> tuple[tuple[Any, ...], Codes]:
+    """Only the words that are still used, in order of first use, and the codes that point to them."""
     used, first = np.unique(codes, return_index=True)
     order = used[np.argsort(first)]
     order = order[order >= 0]

@@ -1,12 +1,13 @@
-"""binary32 in JSON: shortest digits out, exact bits back, and a spelling for what JSON has no number for.
+"""binary32 numbers in JSON: written with the shortest digits, read back to the same bits.
 
 Finite values are written with the fewest digits that read back to the same binary32, as the reference does.
-Digits widened to binary64 (`0.6000000238418579`) read back to the same bits too. Non-finite values are strings:
+Digits of a binary64 (`0.6000000238418579`) read back to the same bits too. Non-finite values are strings:
 "NaN", "Infinity", "-Infinity", and "NaN:<8 hex digits>" for a NaN whose bits are not the usual 7fc00000.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def shortest(values: F32) -> F64:
             candidate = np.where(small, whole / scale, whole * scale)
             fits = np.isnan(best) & plain & (candidate.astype(np.float32) == values)
             if digits > 6:
-                # below a power of two neighbours are nearer: the closest digits need not be the shortest
+                # just below a power of two the neighbours are nearer, so the closest digits may not be the shortest
                 fits &= (values.view(np.uint32) & 0x7FFFFF) != 0
             best[fits] = candidate[fits]
     for index in np.flatnonzero(np.isnan(best)).tolist():
@@ -48,12 +49,12 @@ def shortest(values: F32) -> F64:
 
 def _shortest_of_one(value: np.float32) -> float:
     digits = float(str(value))
-    # read through binary64, the shortest digits of a very few numbers (7.038531e-26) round to their neighbour
+    # a few numbers (7.038531e-26) read back as their neighbour when their shortest digits pass through binary64
     return digits if np.float32(digits) == value else float(value)
 
 
 def to_json(values: F32) -> list[float | str]:
-    """JSON values of a column."""
+    """The JSON values of a column."""
     finite = np.isfinite(values)
     if finite.all():
         return list(shortest(values).tolist())
@@ -70,7 +71,15 @@ def json_f32(value: float | np.float32) -> float | str:
 
 
 def from_json(values: list[Any], record: str, field: str) -> F32:
-    """The column that `to_json` wrote; refuses anything else, naming the record, the field and the index."""
+    """The column that `to_json` wrote. Anything else is refused with the record, the field and the index."""
+    return _from_json(values, record, lambda index: f"{field}[{index}]")
+
+
+def f32_from_json(value: float | str, record: str, field: str) -> float:
+    return float(_from_json([value], record, lambda _: field)[0])
+
+
+def _from_json(values: list[Any], record: str, name: Callable[[int], str]) -> F32:
     spelled = [index for index, value in enumerate(values) if isinstance(value, str)]
     numbers = np.array([0.0 if isinstance(value, str) else value for value in values], np.float64)
     with np.errstate(over="ignore"):
@@ -78,28 +87,17 @@ def from_json(values: list[Any], record: str, field: str) -> F32:
     too_large = np.isinf(column)
     if too_large.any():
         index = int(np.argmax(too_large))
-        raise _not_a_number(record, f"{field}[{index}]", values[index])
+        raise _not_a_number(record, name(index), values[index])
     _undo_double_rounding(numbers, column)
     bits = column.view(np.uint32)
     for index in spelled:
-        bits[index] = _spelled_bits(values[index], record, f"{field}[{index}]")
+        bits[index] = _spelled_bits(values[index], record, name(index))
     return column
 
 
-def f32_from_json(value: float | str, record: str, field: str) -> float:
-    if isinstance(value, str):
-        return float(np.array([_spelled_bits(value, record, field)], np.uint32).view(np.float32)[0])
-    with np.errstate(over="ignore"):
-        column = np.array([value], np.float64).astype(np.float32)
-    if np.isinf(column[0]):
-        raise _not_a_number(record, field, value)
-    _undo_double_rounding(np.array([value], np.float64), column)
-    return float(column[0])
-
-
 def _undo_double_rounding(numbers: F64, column: F32) -> None:
-    """Digits that lie half-way between two binary32 numbers after a first rounding to binary64 belong to the one
-    whose shortest digits they are."""
+    """Digits may lie half-way between two binary32 numbers after they were rounded to binary64. They then belong to the
+    number whose shortest digits they are."""
     halfway = np.flatnonzero((numbers.view(np.uint64) & 0x1FFFFFFF) == 0x10000000)
     for index in halfway.tolist():
         number, rounded = numbers[index], column[index]

@@ -1,7 +1,7 @@
-"""LineageGraph: revisions by their parents, the artifacts they made, and the batches made of those.
+"""LineageGraph: policy revisions and their parents, the artifacts they made, and the batches made of the artifacts.
 
-Every add is checked whole before any of it is kept, so a refused add leaves the graph as it was. Records may come
-in any order: a parent or an artifact that was named but not added yet is listed as missing, never made up.
+Every addition is checked completely before it is kept, so a refused addition changes nothing. Records may be added in
+any order. A parent or an artifact that is named but not added yet is listed as missing; nothing is invented for it.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ _DOT_ESCAPES = (("\\", r"\\"), ('"', r"\""), ("\n", r"\n"), ("&", "&amp;"))
 _Key = TypeVar("_Key", str, RevisionKey)
 _Value = TypeVar("_Value")
 _Described = Iterable[tuple[PolicyRevision, str | None]]
-"""Descriptions of revisions, each with the artifact that brought it, if one did."""
+"""Descriptions of revisions, each with the id of the artifact it comes from, if any."""
 
 
 class LineageGraph:
-    """Where everything came from. Grows only; asks no order of its adds."""
+    """The origin of every batch. Records can be added in any order, and are never removed."""
 
     def __init__(self) -> None:
         self._revisions: dict[RevisionKey, PolicyRevision] = {}
         self._children: defaultdict[RevisionKey, list[RevisionKey]] = defaultdict(list)
-        # some ancestor of each revision that names a parent: the shortcuts `_top` takes
+        # for each revision with a parent, one of its ancestors: the shortcuts that `_top` takes
         self._above: dict[RevisionKey, RevisionKey] = {}
         self._artifacts: dict[str, ArtifactNode] = {}
         self._artifacts_of: defaultdict[RevisionKey, list[str]] = defaultdict(list)
@@ -71,7 +71,7 @@ class LineageGraph:
     # ------------------------------------------------------------------------------------- adding
 
     def add_revision(self, revision: PolicyRevision) -> None:
-        """Joins it with what is known of the same revision; refuses contradictions and cycles."""
+        """Add a revision, or merge it with what is known of it. Contradictions and cycles are refused."""
         checked_type(revision, PolicyRevision, "lineage graph", "revision")
         self._keep_revisions(self._checked_revisions("lineage graph", [(revision, None)]))
 
@@ -89,7 +89,7 @@ class LineageGraph:
         self._add_artifacts([node], [(revision, node.artifact_id)])
 
     def add_table(self, table: RolloutTable) -> None:
-        """All its artifacts or, when one is refused, none."""
+        """Add all artifacts of a table. If one is refused, none is added."""
         checked_type(table, RolloutTable, "lineage graph", "table")
         self._add_artifacts(_nodes_of(table), _revisions_of(table))
 
@@ -107,16 +107,16 @@ class LineageGraph:
             if known is None:
                 fresh[node.artifact_id] = node
             else:
-                _refuse_other(node.artifact_id, _ARTIFACT_DIGESTS, known, node)
+                _check_same_content(node.artifact_id, _ARTIFACT_DIGESTS, known, node)
         return fresh
 
     def add_batch(self, batch: TrainerBatch) -> None:
-        """Hashes it anew first: what a walk says about a batch is only as true as its digests."""
+        """Add a batch. Its digests are computed again first, because a walk relies on them."""
         checked_type(batch, TrainerBatch, "lineage graph", "batch")
         batch.verify()
         node, known = BatchNode.of(batch), self._batches.get(batch.batch_id)
         if known is not None:
-            _refuse_other(batch.batch_id, _BATCH_DIGESTS, known, node)
+            _check_same_content(batch.batch_id, _BATCH_DIGESTS, known, node)
             return
         lineage = batch.policy_lineage
         described = [(each, None) for each in (lineage.target_revision, *lineage.source_revisions)]
@@ -134,7 +134,7 @@ class LineageGraph:
     def _checked_revisions(
         self, record: str, described: _Described
     ) -> dict[RevisionKey, PolicyRevision]:
-        """What the graph would then know of these revisions, or the refusal; changes nothing."""
+        """What the graph would know of these revisions after the addition. Raises a refusal; changes nothing."""
         joined: dict[RevisionKey, PolicyRevision] = {}
         for revision, artifact_id in described:
             key = RevisionKey.of(revision)
@@ -161,7 +161,7 @@ class LineageGraph:
     def _new_links(
         self, joined: dict[RevisionKey, PolicyRevision]
     ) -> dict[RevisionKey, RevisionKey]:
-        """Parents that these descriptions add. A revision gets its parent once and keeps it."""
+        """The parents that these descriptions add. A revision keeps the first parent it gets."""
         links = {}
         for key, revision in joined.items():
             parent = RevisionKey.of_parent(revision)
@@ -170,8 +170,8 @@ class LineageGraph:
         return links
 
     def _refuse_cycles(self, joined: dict[RevisionKey, PolicyRevision]) -> None:
-        """A revision that gets a parent now is the top of its tree, so a cycle is a loop among tops. Each is
-        passed once, so many new revisions cost no more together than one by one."""
+        """A revision that gets a parent now is the top of its tree, so a cycle can only be a loop among tops. Each
+        top is visited once."""
         links = self._new_links(joined)
         settled: set[RevisionKey] = set()
         for start in links:
@@ -185,8 +185,8 @@ class LineageGraph:
             settled |= passed
 
     def _top(self, key: RevisionKey) -> RevisionKey:
-        """The last revision up the parents, itself known or not. What was passed is linked straight to it, so
-        that long chains are not climbed again for every add (the find of union-find)."""
+        """The last revision on the way up the parents, whether the graph knows it or not. Every revision on the way is
+        then linked to it directly, so that long chains are not walked again (the "find" of union-find)."""
         top = key
         while top in self._above:
             top = self._above[top]
@@ -213,7 +213,7 @@ class LineageGraph:
     # ---------------------------------------------------------------------------------- revisions
 
     def revision(self, policy_family: str, revision_id: str) -> PolicyRevision:
-        """All that is known of it."""
+        """Everything that is known of a revision."""
         return self._known(RevisionKey(policy_family=policy_family, revision_id=revision_id))
 
     def _known(self, key: RevisionKey) -> PolicyRevision:
@@ -223,15 +223,15 @@ class LineageGraph:
         return revision
 
     def missing_parents(self) -> tuple[RevisionKey, ...]:
-        """Named as a parent, not added yet; in order."""
+        """Revisions that are named as a parent and not added yet, in order."""
         return tuple(sorted(self._children.keys() - self._revisions.keys()))
 
     def parents(self, policy_family: str, revision_id: str) -> tuple[PolicyRevision, ...]:
-        """None or one; a missing parent is not made up."""
+        """The parent, if the graph knows it: a tuple of none or one."""
         return tuple(islice(self._climb(self.revision(policy_family, revision_id)), 1))
 
     def ancestors(self, policy_family: str, revision_id: str) -> tuple[PolicyRevision, ...]:
-        """Nearest first, as far as they are known."""
+        """All known ancestors, nearest first."""
         return tuple(self._climb(self.revision(policy_family, revision_id)))
 
     def _climb(self, revision: PolicyRevision) -> Iterator[PolicyRevision]:
@@ -243,7 +243,7 @@ class LineageGraph:
                 yield at
 
     def descendants(self, policy_family: str, revision_id: str) -> tuple[PolicyRevision, ...]:
-        """Nearest first; those equally near in order of their ids."""
+        """All known descendants, nearest first; equally near ones in order of their ids."""
         found: list[RevisionKey] = []
         level = [RevisionKey.of(self.revision(policy_family, revision_id))]
         while level:
@@ -252,12 +252,12 @@ class LineageGraph:
         return tuple(self._revisions[key] for key in found)
 
     def is_ancestor(self, ancestor: RevisionKey, descendant: RevisionKey) -> bool:
-        """Whether `descendant` came from `ancestor`; no revision is its own ancestor."""
+        """Whether `descendant` came from `ancestor`. No revision is its own ancestor."""
         return self._distance(self._known(descendant), self._known(ancestor)) is not None
 
     def drift(self, target: RevisionKey, source: RevisionKey) -> Drift | None:
-        """By revision numbers where both have one, since those are what the producers say; else by parents. None
-        where that does not lead from `target` back to `source`."""
+        """How far `target` is ahead of `source`: by revision numbers if both have one, otherwise by steps along the
+        parents. None if neither leads from `target` back to `source`."""
         ahead, behind = self._known(target), self._known(source)
         if None in (ahead.revision_number, behind.revision_number):
             steps = 0 if target == source else self._distance(ahead, behind)
@@ -286,23 +286,23 @@ class LineageGraph:
         return node
 
     def batches_of_artifact(self, artifact_id: str) -> tuple[str, ...]:
-        """Ids of the batches that name it, in order; it need not have been added itself."""
+        """Ids of the batches that name an artifact, in order. The artifact itself need not be in the graph."""
         if artifact_id not in self._batches_naming:
             self.artifact(artifact_id)
         return tuple(sorted(set(self._batches_naming.get(artifact_id, ()))))
 
     def batches_of_revision(self, policy_family: str, revision_id: str) -> tuple[BatchUse, ...]:
-        """Batches that are for it or have rollouts of it, in order of their ids."""
+        """Batches that train a revision or have rollouts of it, in order of their ids."""
         key = RevisionKey.of(self.revision(policy_family, revision_id))
         return tuple(sorted(self._uses.get(key, ())))
 
     def artifacts_of_revision(self, policy_family: str, revision_id: str) -> tuple[str, ...]:
-        """Ids of the artifacts it made, in order."""
+        """Ids of the artifacts that a revision made, in order."""
         key = RevisionKey.of(self.revision(policy_family, revision_id))
         return tuple(sorted(self._artifacts_of.get(key, ())))
 
     def artifacts_of_batch(self, batch_id: str) -> tuple[str, ...]:
-        """Ids in batch order, also of artifacts that were not added."""
+        """Ids in batch order, also of artifacts that are not in the graph."""
         return self.batch(batch_id).rollout_ids
 
     def walk(self, batch_id: str) -> LineageWalk:
@@ -310,7 +310,7 @@ class LineageGraph:
         batch = self.batch(batch_id)
         artifacts, unknown = self._artifacts_named_by(batch)
         if not unknown:
-            _refuse_other_root(batch, artifacts)
+            _check_root(batch, artifacts)
         starts = [batch.target_revision, *batch.source_revisions]
         revisions, missing = self._ancestry([*starts, *(each.revision for each in artifacts)])
         return LineageWalk(
@@ -334,14 +334,14 @@ class LineageGraph:
             if node is None:
                 unknown.append(named)
             else:
-                _refuse_other(artifact_id, ("artifact_digest",), named, node)
+                _check_same_content(artifact_id, ("artifact_digest",), named, node)
                 artifacts.append(node)
         return artifacts, unknown
 
     def _ancestry(
         self, starts: Iterable[RevisionKey]
     ) -> tuple[Iterable[PolicyRevision], list[RevisionKey]]:
-        """Each line is climbed until it ends or meets one climbed before."""
+        """Walk up from each start until the line ends or meets one that was walked before."""
         found: dict[RevisionKey, PolicyRevision] = {}
         missing: set[RevisionKey] = set()
         for start in starts:
@@ -358,7 +358,7 @@ class LineageGraph:
     # ------------------------------------------------------------------------------------- export
 
     def to_json(self) -> bytes:
-        """The same bytes for the same content, whatever order it was added in."""
+        """The graph as JSON. The bytes depend on its content only, not on the order of additions."""
         return msgspec.json.encode(
             {
                 "revisions": _by_key(self._revisions),
@@ -369,12 +369,14 @@ class LineageGraph:
         )
 
     def to_dot(self) -> str:
-        """Graphviz text. Ellipses are revisions, notes artifacts, boxes batches; dashed is what was named but not
-        added, and a link from an artifact that is not the one its batch names."""
+        """The graph as Graphviz text: ellipses are revisions, notes are artifacts, boxes are batches.
+
+        Dashed nodes are named but not added. A dashed link means that the batch names another content of the artifact.
+        """
         return "\n".join(["digraph lineage {", "  rankdir=LR;", *self._dot_lines(), "}", ""])
 
     def _dot_lines(self) -> Iterator[str]:
-        """Nodes are numbered in order, since ids of different kinds may be the same text."""
+        """Nodes are numbered, because a revision and an artifact may have the same id."""
         revisions = _numbered("r", self._revisions.keys() | self._children.keys())
         artifacts = _numbered("a", self._artifacts.keys() | self._batches_naming.keys())
         batches = _numbered("b", self._batches)
@@ -399,14 +401,16 @@ class LineageGraph:
             yield f"  {name} -> {revisions[batch.target_revision]};"
 
 
-def _refuse_other(record_id: str, digests: Iterable[str], known: Record, offered: Record) -> None:
-    """One id is one content: raises DigestMismatch for the first of `digests` that differs."""
+def _check_same_content(
+    record_id: str, digests: Iterable[str], known: Record, offered: Record
+) -> None:
+    """Raise DigestMismatch for the first of `digests` that differs: one id has one content."""
     for field in digests:
         check_digest(record_id, field, getattr(known, field), getattr(offered, field))
 
 
-def _refuse_other_root(batch: BatchNode, artifacts: list[ArtifactNode]) -> None:
-    """v1 digests leave out prompts, masks and more. The root binds those too, but only all rollouts together."""
+def _check_root(batch: BatchNode, artifacts: list[ArtifactNode]) -> None:
+    """The root also covers what v1 digests leave out (prompts, masks, …), but needs all rollouts of the batch."""
     if batch.rollouts_root is None:
         return
     content = bytes.fromhex("".join(node.content_digest for node in artifacts))
@@ -437,14 +441,14 @@ def _nodes_of(table: RolloutTable) -> Iterator[ArtifactNode]:
 
 
 def _hex_rows(digests: Digests) -> list[str]:
-    """Hex of every row, made from one pass over the bytes."""
+    """Every row in hexadecimal, with one conversion for all bytes."""
     width = 2 * digests.shape[1]
     text = digests.tobytes().hex()
     return [text[at : at + width] for at in range(0, len(text), width)]
 
 
 def _revisions_of(table: RolloutTable) -> _Described:
-    """Each revision of a table once, with the first artifact it made."""
+    """Each revision of a table once, with the first artifact that it made."""
     codes, rows = np.unique(table.columns.revision_index, return_index=True)
     return [
         (table.columns.revisions[code], table.columns.artifact_id[row])

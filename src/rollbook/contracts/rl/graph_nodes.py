@@ -1,4 +1,4 @@
-"""What a lineage graph holds and answers with: keys, nodes, and the walk behind a batch."""
+"""The parts of a lineage graph: keys, nodes, and the walk from a batch back to its origins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollbook.digest import Plain
 
 
 class RevisionKey(Record, frozen=True, kw_only=True, order=True):
-    """What a revision is known by: its id is unique only within its policy family."""
+    """The key of a revision. A revision id is unique within its policy family only."""
 
     policy_family: str
     revision_id: str
@@ -27,14 +27,14 @@ class RevisionKey(Record, frozen=True, kw_only=True, order=True):
 
     @classmethod
     def of_parent(cls, revision: PolicyRevision) -> RevisionKey | None:
-        """A parent is always of the same family: that is all a revision says about it."""
+        """The key of the parent, which is always of the same family."""
         if revision.parent_revision_id is None:
             return None
         return cls(policy_family=revision.policy_family, revision_id=revision.parent_revision_id)
 
 
 class ArtifactNode(Record, frozen=True, kw_only=True):
-    """What the graph keeps of an artifact: enough to name and prove it, none of its samples."""
+    """What the graph keeps of an artifact: enough to name and prove it, but no samples."""
 
     artifact_id: str
     artifact_digest: str
@@ -45,7 +45,7 @@ class ArtifactNode(Record, frozen=True, kw_only=True):
 
 
 class NamedArtifact(Record, frozen=True, kw_only=True):
-    """An artifact the graph does not hold, as a batch names it."""
+    """An artifact that a batch names and the graph does not have."""
 
     artifact_id: str
     artifact_digest: str
@@ -80,7 +80,7 @@ class BatchNode(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How far a target revision is ahead of a source, and in what this was counted."""
+    """How far a target revision is ahead of a source, and how that was measured."""
 
     value: int
     measure: Literal["revision_number", "graph_distance"]
@@ -88,7 +88,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, order=True)
 class BatchUse:
-    """A batch and what a revision is to it. A batch that trains the revision it came from has both uses."""
+    """A batch and the role of a revision in it. A batch can have the same revision in both roles."""
 
     batch_id: str
     role: Literal["source", "target"]
@@ -96,8 +96,7 @@ class BatchUse:
 
 @dataclass(frozen=True, slots=True)
 class LineageWalk:
-    """Everything behind one batch. Each revision stands once, however many artifacts lead to it; artifacts name
-    theirs by key, so that a walk grows with what it holds and not with the number of paths."""
+    """Everything that one batch was made of. Each revision is listed once; artifacts refer to it by its key."""
 
     batch_id: str
     batch_digest: str
@@ -106,15 +105,15 @@ class LineageWalk:
     artifacts: tuple[ArtifactNode, ...]
     """In batch order."""
     unknown_artifacts: tuple[NamedArtifact, ...]
-    """Named by the batch, not held by the graph; in batch order."""
+    """Artifacts that the batch names and the graph does not have, in batch order."""
     revisions: tuple[PolicyRevision, ...]
-    """The target and its ancestors, nearest first, then what the sources add, likewise."""
+    """The target and its ancestors, nearest first; then further revisions and ancestors of the sources."""
     missing_parents: tuple[RevisionKey, ...]
-    """Where the known ancestry ends although it goes on."""
+    """Parents that are named but not known."""
 
     @property
     def checkpoints(self) -> Mapping[RevisionKey, CheckpointReference]:
-        """Of the revisions that have one, in their order."""
+        """The checkpoints of the revisions that have one, in the order of `revisions`."""
         return {
             RevisionKey.of(revision): revision.checkpoint
             for revision in self.revisions
@@ -122,6 +121,6 @@ class LineageWalk:
         }
 
     def plain(self) -> dict[str, Plain]:
-        """Ready for JSON; what is absent in a record is left out."""
+        """Plain values for JSON. Absent fields of a record are left out."""
         tree: dict[str, Plain] = msgspec.to_builtins(self)
         return tree

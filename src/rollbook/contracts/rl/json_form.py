@@ -1,7 +1,7 @@
-"""Artifacts and batches as JSON, in the reference's shape, with our additions as extra keys that may be left out.
+"""Artifacts and batches as JSON in the shape of the reference. Our additions are optional keys.
 
-Reading is strict: unknown keys, wrong types and numbers that do not fit are refused by path, and every digest in
-a record is computed again and compared.
+Reading is strict. Unknown keys, wrong types and numbers that do not fit are refused with their path in the JSON, and
+every digest in a record is computed again and compared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rollbook.contracts.record import (
     malformed_json,
 )
 from rollbook.contracts.rl import f32_json
-from rollbook.contracts.rl.batch import TrainerBatch, batch_from_parts
+from rollbook.contracts.rl.batch import TrainerBatch, with_digests
 from rollbook.contracts.rl.provenance import (
     EnvironmentPackageKey,
     LogprobSemantics,
@@ -46,7 +46,7 @@ from rollbook.files import atomic_write
 
 LINE_SUFFIXES = (".jsonl", ".ndjson")
 Number = float | str
-"""A binary32 in JSON: digits, or one of the spelled non-finite values."""
+"""A binary32 number in JSON: digits, or the name of a non-finite value."""
 
 
 class _SampleShape(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -67,7 +67,7 @@ class _ArtifactShape(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     proof_references: list[RolloutProofReference] = []
     created_at_ms: int
     artifact_digest: str
-    # ours
+    # keys that the reference does not have
     columns: dict[str, list[int | float | str]] | None = None
     prompt: list[int] | None = None
     group_id: str | None = None
@@ -88,7 +88,7 @@ class _BatchShape(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     advantage_sum: Number
     assembled_at_ms: int
     batch_digest: str
-    # ours
+    # keys that the reference does not have
     rollouts_root: str | None = None
     content_digest: str | None = None
 
@@ -97,7 +97,7 @@ class _BatchShape(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
 
 
 def artifact_to_json(artifact: RolloutArtifact, *, reference_only: bool = False) -> bytes:
-    """One JSON object. `reference_only` leaves our keys out, and refuses an artifact that needs them."""
+    """One JSON object. `reference_only` writes only keys of the reference and refuses an artifact that needs more."""
     columns = artifact.columns
     extra = [name for name in columns if name not in BASE_COLUMNS]
     if reference_only:
@@ -171,7 +171,7 @@ def batch_to_json(batch: TrainerBatch, *, reference_only: bool = False) -> bytes
 def artifact_from_json(
     data: bytes | str, *, rules: ContractRules = STRICT, source: str = "JSON"
 ) -> RolloutArtifact:
-    """The artifact, its digests computed anew; DigestMismatch if one differs from what the JSON says."""
+    """Read an artifact and compute its digests. Raises DigestMismatch if one differs from the digest in the JSON."""
     shape = decode_json(data, _ArtifactShape, source)
     name = f"artifact {shape.artifact_id!r}"
     samples: dict[str, Any] = {
@@ -215,33 +215,29 @@ def artifact_from_json(
 
 
 def batch_from_json(data: bytes | str, *, source: str = "JSON") -> TrainerBatch:
-    """The batch, its lineage, batch and content digests computed anew and compared."""
+    """Read a batch, and compare its lineage, batch and content digests with its content."""
     shape = decode_json(data, _BatchShape, source)
     name = f"batch {shape.batch_id!r}"
     for field in ("token_count", "assembled_at_ms"):
         checked_int(getattr(shape, field), name, field, U64_MAX)
-    computed = batch_from_parts(
+    recorded = TrainerBatch(
         batch_id=shape.batch_id,
-        policy_lineage=PolicyRevisionLineage.of(
-            shape.policy_lineage.target_revision,
-            {each.revision_id: each for each in shape.policy_lineage.source_revisions},
-        ),
+        policy_lineage=shape.policy_lineage,
         rollout_ids=shape.rollout_ids,
         rollout_digests=shape.rollout_digests,
         proof_references=shape.proof_references,
+        rollout_count=shape.rollout_count,
         token_count=shape.token_count,
         reward_sum=f32_json.f32_from_json(shape.reward_sum, name, "reward_sum"),
         advantage_sum=f32_json.f32_from_json(shape.advantage_sum, name, "advantage_sum"),
         assembled_at_ms=shape.assembled_at_ms,
-        rollouts_root=shape.rollouts_root,
-    )
-    recorded = msgspec.structs.replace(
-        computed,
-        policy_lineage=shape.policy_lineage,
-        rollout_count=shape.rollout_count,
         batch_digest=shape.batch_digest,
-        content_digest=shape.content_digest or computed.content_digest,
+        rollouts_root=shape.rollouts_root,
+        content_digest=shape.content_digest or "",
     )
+    computed = with_digests(recorded)
+    if shape.content_digest is None:
+        recorded = msgspec.structs.replace(recorded, content_digest=computed.content_digest)
     recorded.verify()
     return computed
 
@@ -251,7 +247,7 @@ def batch_from_json(data: bytes | str, *, source: str = "JSON") -> TrainerBatch:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One record of a document: what it is, or why it could not be read."""
+    """One record of a document: the record, or the problem that prevented reading it."""
 
     where: str
     """`$`, `$[3]`, `$.artifacts[0]` or `line 7`, and combinations of these."""
@@ -262,8 +258,11 @@ class Entry:
 def read_document(
     data: bytes, *, rules: ContractRules = STRICT, source: str = "JSON", lines: bool = False
 ) -> Iterator[Entry]:
-    """Every artifact and batch in a JSON document (one of either, a list, or an object with `artifacts` and
-    `batches`), or in a JSONL file of such documents. A record that is refused does not stop the others."""
+    """Every artifact and batch in a JSON document, or in a JSONL file of such documents.
+
+    A document is one artifact, one batch, a list of them, or an object with `artifacts` and `batches`. A record that is
+    refused does not stop the others.
+    """
     if not lines:
         yield from _entries(data, "$", rules, source)
         return
@@ -273,7 +272,7 @@ def read_document(
 
 
 def read_file(path: Path, *, rules: ContractRules = STRICT) -> Iterator[Entry]:
-    """Every record in a JSON file, or in a JSONL one (`.jsonl`, `.ndjson`)."""
+    """Every record in a JSON file or a JSONL file (`.jsonl`, `.ndjson`)."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -290,7 +289,7 @@ def write_file(
     reference_only: bool = False,
     replace: bool = False,
 ) -> None:
-    """An object with `artifacts` and `batches`, or one record a line for `.jsonl`; whole or not at all."""
+    """Write an object with `artifacts` and `batches`, or one record per line for `.jsonl`. The write is atomic."""
     artifacts = (artifact_to_json(each, reference_only=reference_only) for each in table)
     made = (batch_to_json(each, reference_only=reference_only) for each in batches)
     with atomic_write(path, replace=replace) as file:

@@ -1,4 +1,4 @@
-"""Where a rollout came from and how it ended: environment, termination, proofs, meaning of its log-probs."""
+"""The origin of a rollout and how it ended: environment, termination reason, proofs, meaning of its log-probs."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class RolloutProofKind(StrEnum):
 
 TERMINATION_REASONS = tuple(RolloutTerminationReason)
 PROOF_KINDS = tuple(RolloutProofKind)
-"""Columns store the index into these; members are only ever added at the end."""
+"""Columns store the index into these tuples, so new members are added at the end only."""
 
 
 class RolloutProofReference(Record, frozen=True, kw_only=True):
-    """Evidence about a rollout that lies elsewhere: its kind, its digest, and where to find it."""
+    """Evidence about a rollout that is stored elsewhere: its kind, its digest and its address."""
 
     kind: RolloutProofKind
     digest: str
@@ -56,20 +56,20 @@ class RolloutProofReference(Record, frozen=True, kw_only=True):
 
 class LogprobDistribution(StrEnum):
     RAW = "raw"
-    """Of the model's own distribution, before temperature and truncation."""
+    """Log-probs of the distribution of the model, before temperature and truncation."""
     PROCESSED = "processed"
-    """Of the distribution that was sampled from."""
+    """Log-probs of the distribution that the token was sampled from."""
 
 
 class LogprobSemantics(Record, frozen=True, kw_only=True):
-    """What the log-prob column means: which distribution, and how it was made."""
+    """What the log-prob column means: the distribution and how it was computed."""
 
     distribution: LogprobDistribution
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     engine: str | None = None
-    """Name and version of what computed the log-probs."""
+    """Name and version of the program that computed the log-probs."""
     dtype: str | None = None
 
     def __post_init__(self) -> None:

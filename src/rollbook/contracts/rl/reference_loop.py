@@ -1,4 +1,4 @@
-"""The reference loop: the smallest whole use of the contracts, and what must hold after it. One finding a line."""
+"""The reference loop: the smallest complete use of the contracts, and the checks that must pass after it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rollbook.errors import EmptyRolloutSamples, PolicyFamilyMismatch, RollbookE
 
 _LOOP_LINEAGE = "9c75310cc0ea0c28ae20c7d416c62192d1c9496267736991d79eaa97bf73f8eb"
 _LOOP_BATCH = "86059511507c8d14bfe6bbf66d9ae55c9a395c854e8c6c2994d94d7fa64637a8"
-"""What every implementation of the v1 recipes gives for the loop below."""
+"""The digests that every implementation of the v1 recipes computes for the loop below."""
 
 
 def _checkpoint(step: int) -> CheckpointReference:
@@ -63,7 +63,7 @@ def _proof(kind: RolloutProofKind, digest: str, reference: str) -> RolloutProofR
 
 
 class ReferenceLoop:
-    """Checkpoint-backed revisions, two rollouts with proofs, one batch for a later revision."""
+    """Revisions with checkpoints, two rollouts with proofs, and one batch for a later revision."""
 
     def __init__(self) -> None:
         self.environment = EnvironmentPackageKey(environment_ref="env.weather", version="1")
@@ -119,7 +119,7 @@ class ReferenceLoop:
 
 
 def check_reference_loop() -> list[Finding]:
-    """What must hold for the contract layer to be green: its pass criteria, then the signals it should show."""
+    """Run every check of the contract layer: first its pass criteria, then the signals that it should show."""
     loop = ReferenceLoop()
     return [_finding(subject, check, loop) for subject, check in _LOOP_CHECKS.items()]
 

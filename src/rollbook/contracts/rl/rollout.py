@@ -1,7 +1,7 @@
-"""RolloutTable: many rollouts as columns, each with its digests; RolloutArtifact: a light view of one of them.
+"""RolloutTable: many rollouts as columns, each with its digests; RolloutArtifact: a light view of one rollout.
 
-A table has one way in (`from_columns`) that refuses what the contracts do not accept and computes both digests.
-A stand-alone artifact is a table of one row.
+`RolloutTable.from_columns` makes every table. It refuses what the contracts do not accept and computes both digests.
+An artifact that stands alone is a table of one row.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rollbook.contracts.policy import PolicyRevision
-from rollbook.contracts.record import Record
+from rollbook.contracts.record import Record, check_digest
 from rollbook.contracts.rl.build import build_columns
 from rollbook.contracts.rl.columns import (
-    Offsets,
     Rows,
     StoredSamples,
     TableColumns,
@@ -31,7 +30,7 @@ from rollbook.contracts.rl.provenance import (
     RolloutProofReference,
     RolloutTerminationReason,
 )
-from rollbook.contracts.rl.rules import STRICT, ContractRules
+from rollbook.contracts.rl.rules import COMPATIBLE, STRICT, ContractRules
 from rollbook.contracts.rl.sample import (
     BASE_COLUMNS,
     Column,
@@ -48,12 +47,13 @@ from rollbook.contracts.rl.table_digests import (
     row_content_digest,
     table_root,
 )
+from rollbook.contracts.rl.text_column import Offsets
 from rollbook.digest import merkle_path, merkle_root_from_path
 from rollbook.errors import DigestMismatch, InvalidProof, Refusal, UnknownArtifact
 
 
 class InclusionProof(Record, frozen=True, kw_only=True):
-    """Shows that one rollout is row `index` of the table with root `root`, without the other rollouts."""
+    """Proof that one rollout is row `index` of the table with root `root`. Checking it needs no other rollout."""
 
     root: str
     index: int
@@ -63,7 +63,7 @@ class InclusionProof(Record, frozen=True, kw_only=True):
 
 
 def verify_proof(proof: InclusionProof, artifact: RolloutArtifact, root: str) -> None:
-    """Raises InvalidProof unless `artifact`, hashed anew, is in the table whose root the caller trusts."""
+    """Hash `artifact` again and raise InvalidProof unless it is in the table whose root the caller trusts."""
     computed = row_content_digest(artifact.table.columns, artifact.row)
     if computed.hex() != proof.content_digest:
         raise InvalidProof(
@@ -84,7 +84,7 @@ def verify_proof(proof: InclusionProof, artifact: RolloutArtifact, root: str) ->
 
 
 class SampleSequence(Sequence[RolloutSample]):
-    """The samples of one rollout as objects, made when asked for."""
+    """The samples of one rollout as objects, each made when it is read."""
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._columns = columns
@@ -103,7 +103,7 @@ class SampleSequence(Sequence[RolloutSample]):
 
 
 class RolloutArtifact:
-    """One rollout, digested: what a trainer learns from, with where it came from. Immutable."""
+    """One rollout with its digests and its origin: what a trainer learns from. Immutable."""
 
     __slots__ = ("row", "table")
 
@@ -173,7 +173,7 @@ class RolloutArtifact:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _artifact_of, (self.table.take([self.row]),)
+        return RolloutTable.__getitem__, (self.table.take([self.row]), 0)
 
     @property
     def artifact_id(self) -> str:
@@ -241,7 +241,7 @@ class RolloutArtifact:
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """Its samples, column by column: views, nothing is copied."""
+        """Its samples as columns. They are views; nothing is copied."""
         return self.table.row_samples(self.row)
 
     @property
@@ -275,33 +275,28 @@ class RolloutArtifact:
         return bytes(self.table.content_digests[self.row]).hex()
 
 
-def _artifact_of(table: RolloutTable) -> RolloutArtifact:
-    return table[0]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RolloutTable:
-    """Many rollouts as columns. Row i is `table[i]`; arrays are read-only; digests are always there."""
+    """Many rollouts as columns, with the digests of each. Row i is `table[i]`; all arrays are read-only."""
 
     columns: TableColumns
     artifact_digests: Digests
-    """v1, one row of 32 bytes per rollout."""
+    """v1 digests, one row of 32 bytes per rollout."""
     content_digests: Digests
-    """v2, likewise."""
+    """v2 digests, in the same form."""
     _rows_by_id: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_columns(cls, *, rules: ContractRules = STRICT, **columns: Any) -> RolloutTable:
-        """Checks the columns (see `build_columns` for their names) and computes both digests."""
+        """Check the columns (`build_columns` lists their names) and compute both digests."""
         built = build_columns(**columns)
-        problems = table_problems(built, rules)
-        if problems:
-            raise problems[0]
+        for problem in table_problems(built, rules):
+            raise problem
         return cls(built, artifact_digests(built), content_digests(built))
 
     @classmethod
     def report(cls, *, rules: ContractRules = STRICT, **columns: Any) -> list[Refusal]:
-        """Every problem `from_columns` could raise; columns that do not fit together are reported alone."""
+        """Every problem for which `from_columns` would raise. Columns that do not fit together are reported alone."""
         try:
             return table_problems(build_columns(**columns), rules)
         except Refusal as problem:
@@ -334,7 +329,7 @@ class RolloutTable:
 
     @classmethod
     def concat(cls, tables: Sequence[RolloutTable]) -> RolloutTable:
-        """Rows of all tables in order. Digests travel along; an id may stand only once."""
+        """Rows of all tables, in order, with their digests. An id may occur only once."""
         filled = [table for table in tables if len(table)]
         if not filled:
             return tables[0] if tables else cls.empty()
@@ -345,13 +340,10 @@ class RolloutTable:
             np.concatenate([table.artifact_digests for table in filled]),
             np.concatenate([table.content_digests for table in filled]),
         )
-        joined._refuse_duplicates()
-        return joined
-
-    def _refuse_duplicates(self) -> None:
-        ids = self.columns.artifact_id.all_utf8()
+        ids = joined.columns.artifact_id.all_utf8()
         if len(set(ids)) < len(ids):
-            raise table_problems(self.columns, ContractRules(strict=False, non_finite="allow"))[0]
+            raise table_problems(joined.columns, COMPATIBLE)[0]
+        return joined
 
     # ---------------------------------------------------------------------------------- reading
 
@@ -376,7 +368,7 @@ class RolloutTable:
         return (RolloutArtifact.view(self, row) for row in range(len(self)))
 
     def take(self, rows: ArrayLike) -> RolloutTable:
-        """These rows, in this order; a run of neighbouring rows shares memory with this table."""
+        """These rows, in this order. A run of neighbouring rows shares memory with this table."""
         chosen: Rows = np.asarray(rows, np.int64)
         return RolloutTable(
             self.columns.take(chosen), self.artifact_digests[chosen], self.content_digests[chosen]
@@ -392,7 +384,7 @@ class RolloutTable:
 
     @property
     def samples(self) -> Mapping[str, Column]:
-        """The sample columns of all rollouts, end to end; `offsets` says where each begins."""
+        """The sample columns of all rollouts, end to end. `offsets` says where each rollout begins."""
         return self.columns.samples
 
     @property
@@ -416,13 +408,9 @@ class RolloutTable:
             return
         computed = row_content_digest(replace(self.columns, samples=samples.raw), row)
         recorded = self.content_digests[row].tobytes()
-        if computed != recorded:
-            raise DigestMismatch(
-                record_id=self.columns.artifact_id[row],
-                field="content_digest",
-                recorded=recorded.hex(),
-                computed=computed.hex(),
-            )
+        check_digest(
+            self.columns.artifact_id[row], "content_digest", recorded.hex(), computed.hex()
+        )
         samples.checked_rows.add(row)
 
     def reward_sums(self) -> NDArray[np.float32]:
@@ -435,11 +423,11 @@ class RolloutTable:
 
     @property
     def root(self) -> str:
-        """Merkle root over the content digests in row order: the identity of the whole table."""
+        """Merkle root over the content digests in row order. It identifies the whole table."""
         return table_root(self.content_digests)
 
     def prove(self, row: int) -> InclusionProof:
-        """What someone needs, beside the rollout itself, to check that it is in this table."""
+        """The proof that a rollout is in this table. `verify_proof` checks it."""
         artifact = self[row]
         leaves = [digest.tobytes() for digest in self.content_digests]
         return InclusionProof(
@@ -451,10 +439,9 @@ class RolloutTable:
         )
 
     def verify(self) -> None:
-        """Recomputes every digest from the columns and raises DigestMismatch for the first that differs."""
-        problems = self.digest_problems()
-        if problems:
-            raise problems[0]
+        """Compute every digest again from the columns. Raises DigestMismatch for the first one that differs."""
+        for problem in self.digest_problems():
+            raise problem
 
     def digest_problems(self) -> list[DigestMismatch]:
         found = []

@@ -1,4 +1,4 @@
-"""ContractRules: how much the contracts refuse. Passed whole to whatever makes a record."""
+"""ContractRules: how strict the contracts are. Every function that makes a record takes them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Literal
 @dataclass(frozen=True, slots=True)
 class ContractRules:
     strict: bool = True
-    """Refuse more than the reference does: ids that v1 digests cannot tell apart, empty ids, log-probs above 0,
-    artifacts with nothing to learn from, one id with two contents, a target older than its sources."""
+    """Also refuse what the reference accepts: ids that v1 digests cannot tell apart, empty ids, log-probs above 0,
+    artifacts without a sample in the loss, one id with two contents, a target that is older than its sources."""
 
     non_finite: Literal["refuse", "allow"] = "refuse"
-    """NaN and infinities in float columns. Allowed ones keep their bits in digests, JSON and files."""
+    """NaN and infinities in float columns. Where they are allowed, digests, JSON and files keep their bits."""
 
 
 STRICT = ContractRules()
 COMPATIBLE = ContractRules(strict=False, non_finite="allow")
-"""Accepts whatever the reference accepts and resolves conflicts as it does: last revision, first proof."""
+"""Accepts what the reference accepts, and resolves conflicts like it: the last revision and the first proof win."""

@@ -1,4 +1,4 @@
-"""Samples: one token or step each. The column list is declared here once; objects exist on demand only."""
+"""RolloutSample: one token or step. The sample columns are declared here, once."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ SAMPLE_DTYPES: Mapping[str, np.dtype[Any]] = {
     "role": np.dtype("u1"),
     # counts the turns of a conversation, from 0
     "turn": np.dtype("<u2"),
-    # revision number of the policy that sampled it, -1 for context nobody sampled
+    # revision number of the policy that sampled it, -1 for context that no policy sampled
     "policy_version": np.dtype("<i4"),
     "temperature": np.dtype("<f4"),
     "reference_logprob": np.dtype("<f4"),
     "value": np.dtype("<f4"),
 }
-"""Every sample column in the order digests and files use; the first four are always there."""
+"""Every sample column, in the order that digests and files use. The first four are required."""
 
 LOGPROB_COLUMNS = ("logprob", "reference_logprob")
 _HIGHEST_CODE = {"loss_mask": 1, "role": max(RolloutRole)}
 
 Locate = Callable[[int], str]
-"""Names the artifact and the sample that a flat row belongs to, for messages."""
+"""From a flat row to the name of its artifact and sample, for messages."""
 
 
 class RolloutSample(Record, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class RolloutSample(Record, frozen=True, kw_only=True):
 
 
 def columns_of(samples: Mapping[str, ArrayLike] | Sequence[RolloutSample]) -> Mapping[str, Any]:
-    """Samples given as objects become columns; columns stay what they are."""
+    """Samples as columns, whether they were given as objects or as columns."""
     if isinstance(samples, Mapping):
         return samples
     for sample in samples:
@@ -82,7 +82,7 @@ def check_column_names(names: Sequence[str]) -> None:
 
 
 def as_array(name: str, values: ArrayLike, kinds: str, expected: str) -> Column:
-    """A flat array of one of the numpy `kinds`; an empty list of nothing in particular is welcome."""
+    """A flat array of one of the numpy `kinds`. An empty list of any type is accepted."""
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, OverflowError) as error:
@@ -95,7 +95,8 @@ def as_array(name: str, values: ArrayLike, kinds: str, expected: str) -> Column:
 
 
 def frozen(array: Column, dtype: np.dtype[Any]) -> Column:
-    """Read-only, contiguous, of `dtype`. Copies what a caller could still write to: digests must stay true."""
+    """A read-only, contiguous array of `dtype`. Arrays that a caller could still write to are copied, because their
+    digests must stay true."""
     if array.dtype != dtype or array.flags.writeable or not array.flags.c_contiguous:
         with np.errstate(over="ignore", invalid="ignore"):
             array = array.astype(dtype, order="C", copy=True)
@@ -104,7 +105,7 @@ def frozen(array: Column, dtype: np.dtype[Any]) -> Column:
 
 
 def sample_column(name: str, values: ArrayLike, locate: Locate) -> Column:
-    """One sample column in its declared type. Integers must fit, floats may round but not overflow."""
+    """One sample column in its declared type. Integers must fit; floats may be rounded but must not overflow."""
     dtype = SAMPLE_DTYPES[name]
     if dtype.kind == "f":
         array = as_array(name, values, "fiu", "numbers")

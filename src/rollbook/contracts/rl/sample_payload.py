@@ -1,12 +1,12 @@
-"""The sample part of the v1 artifact recipe as bytes: `|sample|<id>|<f32>|<f32>|<f32>` per sample, vectorised.
+"""The bytes of the samples in the v1 artifact recipe, `|sample|<id>|<f32>|<f32>|<f32>`, for many samples at once.
 
-A row is 23 bytes plus the digits of its token id, so rows start at irregular places. Two scatters through views
-with a stride of one byte put them there: first `|sample|<id>|`, padded to a fixed width, then the 14 bytes of
-floats at each row's end. The padding of the first falls inside the row's own float area (19 <= 23 + digits) and is
-overwritten by the second, so the order in which numpy stores elements does not matter.
+A row has 23 bytes plus the digits of its token id, so rows start at irregular places. Two numpy assignments through
+views with a stride of one byte write them: first `|sample|<id>|`, padded to a fixed width, then the 14 bytes of
+floats at the end of each row. The padding always lies inside the float area of the same row (19 <= 23 + digits), so
+the second assignment overwrites it.
 
-Ids of a usual vocabulary have at most 7 digits: `<id>|` is then one 8-byte word, looked up in a table small enough
-to stay in the processor's cache. Larger ids are spelled out arithmetically.
+Ids of a usual vocabulary have at most 7 digits: `<id>|` is then one 8-byte word from a table that fits into the cache
+of the processor. The digits of larger ids are computed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BESIDE_DIGITS = len(_LABEL) + 1 + 14
 _FLOATS = np.dtype([("lp", "<f4"), ("p", "u1"), ("r", "<f4"), ("q", "u1"), ("a", "<f4")])
 _POWERS = 10 ** np.arange(_MAX_DIGITS, dtype=np.uint64)
 CHUNK = 8192
-"""Samples per step: the buffers of one step stay in the processor's cache."""
+"""Samples per step. The buffers of one step fit into the cache of the processor."""
 _LARGEST_TABLE = 1 << 18
 """Token ids below this are looked up (2 MB at most); others are computed."""
 
@@ -34,7 +34,7 @@ Lengths = NDArray[np.uint8]
 
 
 def _spelled(ids: NDArray[np.uint64], width: int) -> tuple[NDArray[np.uint8], Lengths]:
-    """`<id>|` in `width` bytes, zeros behind, and the length of the whole row."""
+    """`<id>|` in `width` bytes, filled up with zeros, and the length of the whole row."""
     digits = np.maximum(np.searchsorted(_POWERS, ids, side="right"), 1)
     text = np.zeros((len(ids), width), np.uint8)
     every = np.arange(len(ids))
@@ -53,7 +53,7 @@ def _computed_prefixes(ids: NDArray[np.uint32]) -> tuple[Prefixes, Lengths]:
 
 
 class PrefixTable:
-    """`<id>|` of the small token ids as 8-byte words, grown on demand and shared by all digests of a process."""
+    """`<id>|` of small token ids as 8-byte words. The table grows on demand; all digests of a process share it."""
 
     def __init__(self) -> None:
         self._grow(0)
@@ -63,7 +63,7 @@ class PrefixTable:
         self._words, self._lengths = text.view("<u8").ravel(), lengths
 
     def prefixes(self, ids: NDArray[np.uint32]) -> tuple[Prefixes, Lengths]:
-        """`|sample|<id>|` padded to one width, and the length of the row it begins."""
+        """`|sample|<id>|` padded to one width, and the length of each row."""
         highest = int(ids.max(initial=0))
         if highest >= _LARGEST_TABLE:
             return _computed_prefixes(ids)
@@ -82,7 +82,7 @@ _TABLE = PrefixTable()
 def sample_payload(
     samples: Mapping[str, Column], start: int, end: int
 ) -> tuple[bytearray, NDArray[np.int64]]:
-    """The bytes of samples start..end, and where each row begins (one more entry: where the last ends)."""
+    """The bytes of samples start..end, and where each row begins; one more entry says where the last row ends."""
     prefixes, lengths = _TABLE.prefixes(samples["token_id"][start:end])
     begins = np.zeros(len(lengths) + 1, np.int64)
     np.add.accumulate(lengths, out=begins[1:])

@@ -1,7 +1,7 @@
-"""TokenStaleness: how old each token is against a target version, and what a trainer should make of it.
+"""TokenStaleness: the age of each token relative to a target version, and its weight in training.
 
-A rollout sampled across a weight update holds tokens of several versions. The artifacts stay what they are, so
-that their digests stay true; the trainer export takes weights and keep flags from here.
+A rollout that is sampled during a weight update holds tokens of several versions. Artifacts are never changed, because
+their digests must stay true; the export for trainers takes weights and keep flags from here.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _CONTEXT_VERSION = -1
 
 
 class StalenessPolicy(Record, frozen=True, kw_only=True):
-    """What happens to tokens more than `max_age` versions old."""
+    """What happens to tokens that are more than `max_age` versions old."""
 
     max_age: int
     mode: StalenessMode
-    """`drop` leaves them out, `mask` keeps them as context with weight 0, `down_weight` lets them count less."""
+    """`drop` leaves them out, `mask` keeps them as context with weight 0, `down_weight` lowers their weight."""
     decay: float = 0.5
-    """`down_weight` multiplies the weight by this for every version past `max_age`."""
+    """`down_weight` multiplies the weight by this number for every version above `max_age`."""
 
     def __post_init__(self) -> None:
         self._check_ints("staleness policy", "max_age", highest=_HIGHEST_VERSION)
@@ -57,21 +57,21 @@ class TokenStanding(IntEnum):
     FRESH = 0
     STALE = 1
     CONTEXT = 2
-    """Sampled by nobody: has no age and is never stale."""
+    """No policy sampled it: it has no age and is never stale."""
     AHEAD = 3
-    """Sampled by a version newer than the target: no age could be true, so it never counts."""
+    """A version newer than the target sampled it: it has no age, and its weight is 0."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenStaleness:
-    """One entry per sample of the table, in its order."""
+    """One entry per sample of the table, in the order of the table."""
 
     policy: StalenessPolicy
     target_version: int
     standing: NDArray[np.uint8]
-    """A TokenStanding each."""
+    """The TokenStanding of each token."""
     age: NDArray[np.int32]
-    """In versions; -1 where there is none, for context and for tokens ahead of the target."""
+    """Age in versions. -1 for context and for tokens ahead of the target, which have no age."""
     weight: NDArray[np.float32]
     keep: NDArray[np.bool_]
 
@@ -83,13 +83,13 @@ class TokenStaleness:
 
     @property
     def mean_age(self) -> float | None:
-        """Over the tokens that have an age, each counting once; None when there are none."""
+        """Mean over the tokens that have an age; None when there are none."""
         ages = self.age[self.age >= 0]
         return float(ages.mean(dtype=np.float64)) if len(ages) else None
 
     @property
     def recipe(self) -> dict[str, Plain]:
-        """What the arrays were made with, for the digest of whatever is made from them."""
+        """The options that the arrays were made with. An export includes them in its digest."""
         return {
             "target_version": self.target_version,
             "max_age": self.policy.max_age,
@@ -101,7 +101,7 @@ class TokenStaleness:
 def token_staleness(
     table: RolloutTable, target_version: int, policy: StalenessPolicy
 ) -> TokenStaleness:
-    """Holds every sample's `policy_version` against the target version."""
+    """Compare the `policy_version` of every sample with the target version."""
     checked_type(policy, StalenessPolicy, "token staleness", "policy")
     checked_int(target_version, "token staleness", "target_version", _HIGHEST_VERSION)
     version = table.samples.get("policy_version")

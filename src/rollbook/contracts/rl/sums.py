@@ -1,4 +1,4 @@
-"""Left-to-right binary32 sums per rollout: the bits v1 digests are made of. `np.sum` pairs terms and differs."""
+"""Left-to-right binary32 sums per rollout, as v1 digests need them. `np.sum` adds in pairs and gives other bits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SHORT_ON_AVERAGE = 256
-"""Below this mean length one sweep over all rollouts at once beats one call per rollout (benchmarks/digests.py)."""
+"""Below this mean length one sweep over all rollouts is faster than one call per rollout (benchmarks/digests.py)."""
 
 
 def sequential_sums(values: NDArray[np.float32], offsets: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Per rollout, seeded with -0.0, so that a sum over nothing but -0.0 (or nothing at all) is -0.0."""
+    """One sum per rollout. It starts at -0.0, so the sum of no values, or of -0.0 only, is -0.0."""
     rows = len(offsets) - 1
     with np.errstate(over="ignore", invalid="ignore"):
         if rows > 1 and len(values) < rows * _SHORT_ON_AVERAGE:
@@ -30,12 +30,12 @@ def _one_by_one(values: NDArray[np.float32], offsets: NDArray[np.int64]) -> NDAr
 
 
 def _sweep(values: NDArray[np.float32], offsets: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Adds the k-th sample of every rollout that has one, for k = 0, 1, …; longest rollouts first."""
+    """For k = 0, 1, …: add sample k of every rollout that is long enough. Rollouts are sorted, longest first."""
     lengths = np.diff(offsets)
     order = np.argsort(-lengths, kind="stable")
     starts = offsets[:-1][order]
     longest = int(lengths.max(initial=0))
-    # how many rollouts are longer than k
+    # alive[k]: how many rollouts are longer than k
     alive = len(lengths) - np.searchsorted(np.sort(lengths), np.arange(longest), side="right")
     sums = np.full(len(lengths), -0.0, np.float32)
     for step, count in enumerate(alive.tolist()):
@@ -46,6 +46,6 @@ def _sweep(values: NDArray[np.float32], offsets: NDArray[np.int64]) -> NDArray[n
 
 
 def total_of_sums(sums: NDArray[np.float32]) -> np.float32:
-    """A batch's total: +0.0, then each rollout's sum once, in order."""
+    """The total of a batch: +0.0, then the sum of each rollout, in order."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.float32(np.add.accumulate(np.concatenate([np.zeros(1, np.float32), sums]))[-1])

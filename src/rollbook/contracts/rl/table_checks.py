@@ -1,4 +1,4 @@
-"""What a table refuses, as a stream of problems: raising takes the first, a report takes all."""
+"""The checks of a table. Each yields problems: a constructor raises the first one, a report lists all."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ RowProblems = Iterator[tuple[int, Refusal]]
 
 
 def table_problems(columns: TableColumns, rules: ContractRules) -> list[Refusal]:
-    """Row by row; within a row the reference's own refusals first, in its order, then ours."""
+    """All problems by row. Within a row the refusals of the reference come first, in its order, then ours."""
     checks: list[Callable[[TableColumns], RowProblems]] = [_empty, _duplicate_proofs]
     if rules.strict:
-        checks += [_unnamed, _ambiguous]
+        checks += [_empty_ids, _ambiguous]
     if rules.non_finite == "refuse":
         checks += [_non_finite]
     if rules.strict:
@@ -56,12 +56,8 @@ def _duplicate_proofs(columns: TableColumns) -> RowProblems:
         seen = set()
         for digest in digests[bounds[row] : bounds[row + 1]]:
             if digest in seen:
-                yield (
-                    row,
-                    DuplicateProofDigest(
-                        artifact_id=columns.artifact_id[row], digest=digest.decode()
-                    ),
-                )
+                name = columns.artifact_id[row]
+                yield row, DuplicateProofDigest(artifact_id=name, digest=digest.decode())
                 break
             seen.add(digest)
 
@@ -70,7 +66,7 @@ def _record(columns: TableColumns, row: int) -> str:
     return f"artifact {columns.artifact_id[row]!r}"
 
 
-def _unnamed(columns: TableColumns) -> RowProblems:
+def _empty_ids(columns: TableColumns) -> RowProblems:
     for row in np.flatnonzero(np.diff(columns.artifact_id.offsets) == 0).tolist():
         yield row, EmptyId(record=f"artifact at row {row}", field="artifact_id")
     for code, revision in enumerate(columns.revisions):
@@ -81,7 +77,7 @@ def _unnamed(columns: TableColumns) -> RowProblems:
 
 
 def _ambiguous(columns: TableColumns) -> RowProblems:
-    """Text in which a separator of the v1 recipe occurs. `@` splits an environment at its first place only."""
+    """Texts that contain a separator of the v1 recipe. `@` separates an environment at its first occurrence only."""
     per_row = [("artifact_id", columns.artifact_id), ("worker_id", columns.worker_id)]
     for field, texts in [*per_row, ("task_id", columns.task_id)]:
         for row in texts.rows_containing("|").tolist():
@@ -117,7 +113,7 @@ def _ambiguity(
 
 
 def _first_per_row(columns: TableColumns, bad: NDArray[np.bool_]) -> Iterator[tuple[int, int, int]]:
-    """(row, index within the row, flat index) of the first bad sample of every row that has one."""
+    """(row, index within the row, flat index) of the first bad sample of every row that has a bad sample."""
     flat = np.flatnonzero(bad)
     rows = np.searchsorted(columns.sample_offsets, flat, side="right") - 1
     _, first = np.unique(rows, return_index=True)
@@ -130,38 +126,28 @@ def _non_finite(columns: TableColumns) -> RowProblems:
     for name, dtype in SAMPLE_DTYPES.items():
         if dtype.kind != "f" or name not in columns.samples:
             continue
-        finite = np.isfinite(columns.samples[name])
-        if finite.all():
-            continue
-        for row, local, flat in _first_per_row(columns, ~finite):
-            yield (
-                row,
-                NonFiniteValue(
-                    artifact_id=columns.artifact_id[row],
-                    column=name,
-                    sample_index=local,
-                    value=str(columns.samples[name][flat]),
-                ),
+        for row, local, flat in _first_per_row(columns, ~np.isfinite(columns.samples[name])):
+            problem = NonFiniteValue(
+                artifact_id=columns.artifact_id[row],
+                column=name,
+                sample_index=local,
+                value=str(columns.samples[name][flat]),
             )
+            yield row, problem
 
 
 def _positive_logprobs(columns: TableColumns) -> RowProblems:
     for name in LOGPROB_COLUMNS:
         if name not in columns.samples:
             continue
-        positive = columns.samples[name] > 0
-        if not positive.any():
-            continue
-        for row, local, flat in _first_per_row(columns, positive):
-            yield (
-                row,
-                PositiveLogProb(
-                    artifact_id=columns.artifact_id[row],
-                    column=name,
-                    sample_index=local,
-                    value=float(columns.samples[name][flat]),
-                ),
+        for row, local, flat in _first_per_row(columns, columns.samples[name] > 0):
+            problem = PositiveLogProb(
+                artifact_id=columns.artifact_id[row],
+                column=name,
+                sample_index=local,
+                value=float(columns.samples[name][flat]),
             )
+            yield row, problem
 
 
 def _all_masked(columns: TableColumns) -> RowProblems:
@@ -180,7 +166,5 @@ def _duplicate_ids(columns: TableColumns) -> RowProblems:
     for row, artifact_id in enumerate(columns.artifact_id.all_utf8()):
         earlier = first.setdefault(artifact_id, row)
         if earlier != row:
-            yield (
-                row,
-                DuplicateArtifactId(artifact_id=artifact_id.decode(), first_row=earlier, row=row),
-            )
+            name = artifact_id.decode()
+            yield row, DuplicateArtifactId(artifact_id=name, first_row=earlier, row=row)

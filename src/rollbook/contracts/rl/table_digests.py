@@ -1,7 +1,7 @@
-"""The two digests every rollout is born with.
+"""The two digests of every rollout.
 
 `artifact_digest` is the v1 recipe, byte-exact for interchange: text joined by `|`, samples as text and raw floats.
-`content_digest` is ours: canonical, length-prefixed, over every field and the raw bytes of every column.
+`content_digest` is our v2 recipe: canonical and length-prefixed, over every field and the raw bytes of every column.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Digests = NDArray[np.uint8]
 
 TABLE_DOMAIN = "rollbook.rollout_table.v2"
 _U64 = struct.Struct("<Q")
-_CONTENT_OPENING = canonical("rollbook.rollout_artifact.v2") + canonical_count(b"l", 12)
+_CONTENT_START = canonical("rollbook.rollout_artifact.v2") + canonical_count(b"l", 12)
 _NOTHING = canonical(None)
-_V1_ENDINGS = [f"|termination|{reason}".encode() for reason in TERMINATION_REASONS]
-_V2_ENDINGS = [canonical(str(reason)) for reason in TERMINATION_REASONS]
+_V1_TERMINATIONS = [f"|termination|{reason}".encode() for reason in TERMINATION_REASONS]
+_V2_TERMINATIONS = [canonical(str(reason)) for reason in TERMINATION_REASONS]
 _V1_KINDS = [f"|proof|{kind}|".encode() for kind in PROOF_KINDS]
 _V2_KINDS = [canonical(str(kind)) for kind in PROOF_KINDS]
 _TITLES = {
@@ -39,7 +39,7 @@ _TITLES = {
 
 @lru_cache(maxsize=4096)
 def _canonical_record(record: Record) -> bytes:
-    """Rollouts of one worker share their environment and revision; they are encoded once."""
+    """Many rollouts share their environment and revision, so each of these is encoded once."""
     return canonical(record.plain())
 
 
@@ -51,7 +51,7 @@ def _stacked(digests: Sequence[bytes]) -> Digests:
 
 
 def artifact_digests(columns: TableColumns) -> Digests:
-    """v1 digest of every row. Samples are laid out for many rows at once and handed to each row's hasher."""
+    """v1 digest of every row. The sample bytes are laid out for many rows at once, then hashed row by row."""
     total = int(columns.sample_offsets[-1])
     finished: list[bytes] = []
     tails = _v1_proofs(columns)
@@ -100,7 +100,7 @@ def _v1_headers(columns: TableColumns) -> Iterator[bytes]:
             task_id,
             revisions[revision],
             created,
-            _V1_ENDINGS[ending],
+            _V1_TERMINATIONS[ending],
         )
 
 
@@ -122,7 +122,7 @@ def _v1_proofs(columns: TableColumns) -> list[bytes]:
 
 
 def content_digests(columns: TableColumns) -> Digests:
-    """v2 digest of every row, at the speed of SHA-256 over its columns."""
+    """v2 digest of every row: SHA-256 over a header and the raw bytes of its columns."""
     names = [name for name in SAMPLE_DTYPES if name in columns.samples]
     views = [columns.samples[name].view(np.uint8).data for name in names]
     widths = [SAMPLE_DTYPES[name].itemsize for name in names]
@@ -139,15 +139,15 @@ def content_digests(columns: TableColumns) -> Digests:
 
 
 def row_content_digest(columns: TableColumns, row: int) -> bytes:
-    """The same for one row: what reading one rollout costs."""
+    """v2 digest of one row, without reading the others."""
     return bytes(content_digests(columns.take(np.array([row], np.int64)))[0])
 
 
 def content_headers(columns: TableColumns) -> Iterator[bytes]:
-    """Domain, every field but the samples, and how many sample columns follow: one canonical list each."""
+    """For each row the canonical bytes of the domain, of every field except the samples, and the number of columns."""
     environments = [_canonical_record(key) for key in columns.environments]
     revisions = [_canonical_record(revision) for revision in columns.revisions]
-    # the extra last entry serves code -1, "none"
+    # the extra last entry serves code -1, which stands for None
     groups = [*map(canonical, columns.groups), _NOTHING]
     semantics = [*map(_canonical_record, columns.semantics), _NOTHING]
     columns_follow = canonical_count(b"l", len(columns.samples))
@@ -157,7 +157,7 @@ def content_headers(columns: TableColumns) -> Iterator[bytes]:
         map(canonical_text, columns.task_id.all_utf8()),
         map(environments.__getitem__, columns.environment_index.tolist()),
         map(revisions.__getitem__, columns.revision_index.tolist()),
-        map(_V2_ENDINGS.__getitem__, columns.termination.tolist()),
+        map(_V2_TERMINATIONS.__getitem__, columns.termination.tolist()),
         map(canonical, columns.created_at_ms.tolist()),
         map(groups.__getitem__, columns.group_index.tolist()),
         (canonical(None if attempt < 0 else attempt) for attempt in columns.attempt.tolist()),
@@ -166,7 +166,7 @@ def content_headers(columns: TableColumns) -> Iterator[bytes]:
         _canonical_prompts(columns),
         strict=True,
     ):
-        yield b"".join((_CONTENT_OPENING, *parts, columns_follow))
+        yield b"".join((_CONTENT_START, *parts, columns_follow))
 
 
 def _canonical_prompts(columns: TableColumns) -> Iterator[bytes]:

@@ -4,9 +4,9 @@
     64  JSON header: counts, table root, dictionaries, and every buffer's name, type, place and checksum
     …   buffers, each starting at a multiple of 64, zeros between them
 
-Opening maps the file and checks everything but the sample columns, which are large: a whole column is compared
-with its checksum before it is first used, a single rollout with its own content digest. `verify="bytes"` checks
-all of the file now; `verify="all"` computes every digest again as well.
+Opening maps the file and checks everything except the sample columns, which are large. A whole sample column is
+compared with its checksum before it is first used; a single rollout is compared with its own content digest.
+`verify="bytes"` checks the whole file at once. `verify="all"` also computes every digest again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from rollbook.contracts.policy import PolicyRevision
-from rollbook.contracts.rl.columns import Offsets, StoredSamples, TableColumns
+from rollbook.contracts.rl.columns import StoredSamples, TableColumns
 from rollbook.contracts.rl.provenance import (
     PROOF_KINDS,
     TERMINATION_REASONS,
@@ -33,7 +33,7 @@ from rollbook.contracts.rl.rollout import RolloutTable
 from rollbook.contracts.rl.rules import COMPATIBLE
 from rollbook.contracts.rl.sample import BASE_COLUMNS, SAMPLE_DTYPES, Column
 from rollbook.contracts.rl.table_checks import table_problems
-from rollbook.contracts.rl.text_column import TextColumn
+from rollbook.contracts.rl.text_column import Offsets, TextColumn
 from rollbook.digest import checksum, sha256
 from rollbook.errors import (
     ChecksumMismatch,
@@ -93,7 +93,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def is_table_file(path: Path) -> bool:
-    """Whether the file begins like a saved table; it may still be damaged."""
+    """Whether the file begins like a saved table. It may still be damaged."""
     try:
         with open(path, "rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -109,7 +109,7 @@ def _unreadable(path: str, error: OSError) -> StorageError:
 
 
 def save_table(table: RolloutTable, path: str | os.PathLike[str], *, replace: bool = False) -> None:
-    """Writes the table, whole or not at all. Refuses to replace a file unless told to."""
+    """Write the table in one atomic step. An existing file is refused unless `replace` is set."""
     arrays = list(_arrays_of(table))
     buffers, place = [], 0
     for name, array in arrays:
@@ -136,7 +136,7 @@ def save_table(table: RolloutTable, path: str | os.PathLike[str], *, replace: bo
             buffers=tuple(buffers),
         )
     )
-    # JSON may end in spaces, so the header fills its own gap and the gap is covered by its digest
+    # JSON may end in spaces: the header is padded with them, and its digest covers the padding
     header = header.ljust(-(-len(header) // _ALIGN) * _ALIGN)
     digest = sha256(header).digest()
     with atomic_write(path, replace=replace) as file:
@@ -170,20 +170,20 @@ def _arrays_of(table: RolloutTable) -> Iterator[tuple[str, Column]]:
 
 
 def open_table(path: str | os.PathLike[str], *, verify: Verify = "lazy") -> RolloutTable:
-    """Maps a saved table. Nothing unchecked is ever handed out; `verify` says what is checked at once."""
+    """Map a saved table. Everything is checked before it is returned; `verify` says what is checked at once."""
     stored = _StoredTable(Path(path))
     table = stored.table()
     if verify != "lazy":
         stored.read_ahead()
         for name in table.samples:
-            table.samples[name]  # checked on first use, like anyone's
+            table.samples[name]  # the first use checks it
     if verify == "all":
-        _check_meaning(stored, table)
+        _check_content(stored, table)
     return table
 
 
 class _StoredTable:
-    """An open file, before its content is trusted. Every step raises an error that names the file."""
+    """An open file whose content is not trusted yet. Every error names the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -218,7 +218,7 @@ class _StoredTable:
             raise NotATable(path=self.path, detail=f"bad header: {error}") from error
 
     def _check_places(self, size: int) -> None:
-        """Buffers lie one behind the other, as they were written, and the file ends with the last."""
+        """Check that the buffers lie one after the other, and that the file ends with the last one."""
         if size != self._start + self.header.data_size:
             expected = self._start + self.header.data_size
             detail = f"it has {size} bytes, its header describes {expected}"
@@ -256,7 +256,7 @@ class _StoredTable:
             )
 
     def read_ahead(self) -> None:
-        """Everything is about to be read from front to back."""
+        """Tell the system that the whole file is about to be read in order."""
         self._map.madvise(mmap.MADV_SEQUENTIAL)
 
     def _checked(self, name: str, count: int) -> Column:
@@ -340,8 +340,8 @@ class _StoredTable:
         )
 
 
-def _check_meaning(stored: _StoredTable, table: RolloutTable) -> None:
-    """Digests from the columns, the root from the digests, and the rules every table keeps."""
+def _check_content(stored: _StoredTable, table: RolloutTable) -> None:
+    """Check the digests, the root and the rules that every table keeps."""
     table.verify()
     if table.root != stored.header.root:
         raise ChecksumMismatch(path=stored.path, detail="its root is not that of its rollouts")

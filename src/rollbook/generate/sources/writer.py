@@ -15,6 +15,7 @@ import numpy as np
 
 from rollbook import __version__
 from rollbook.errors import ConfigurationError, InvalidValue
+from rollbook.files import write_errors
 from rollbook.generate.geometry.boxes import Boxes
 from rollbook.generate.geometry.mesh import TriangleMesh
 from rollbook.generate.sources.documents import (
@@ -52,7 +53,7 @@ from rollbook.generate.sources.reader import ActorView, oracle_tables
 from rollbook.generate.sources.row_checks import actor_problems, oracle_problems
 from rollbook.generate.sources.splits import SplitConfig, Splits, assign_splits
 from rollbook.store.manifest import json_bytes
-from rollbook.store.staging import StagedStore, storage_errors
+from rollbook.store.staging import StagedStore
 
 ROWS_PER_SHARD = 64
 """About 35 MB of semidense points, which stay in memory until the shard is written."""
@@ -304,7 +305,7 @@ class SourceStoreWriter:
         return msgspec.structs.replace(manifest, manifest_digest=manifest.computed_digest())
 
     def _write(self, name: str, data: bytes) -> str:
-        with storage_errors(self._stage.folder / name):
+        with write_errors(self._stage.folder / name):
             (self._stage.folder / name).write_bytes(data)
         return hashlib.sha256(data).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Candidates as audit rows: decoded, joined with their rollout and their diagnostics, filtered before they are read."""
+"""Candidates as audit rows: decoded, and joined with their rollout and their diagnostics."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from rollbook.store.schema import TABLES
 from rollbook.store.stored_tables import StoredTables
 
 Reads = Callable[[StoredTables, Rows], Values]
-"""One audit column of these candidate rows."""
+"""A function that reads one audit column for these candidate rows."""
 
 
 def mixture_name(reader: StoredTables) -> Callable[[int], str]:
-    """Names mixture components as the writer's config did, `component_<n>` where it did not."""
+    """The names of mixture components in the config of the writer; `component_<n>` for one without a name."""
     names = _component_names(reader.manifest()["manifest"])
 
     def name(component: int) -> str:
@@ -53,7 +53,7 @@ def mixture_name(reader: StoredTables) -> Callable[[int], str]:
 
 
 def _component_names(manifest: Mapping[str, Any]) -> list[str | None]:
-    """A config may hold anything: whatever is not a list of named components names none."""
+    """The config can contain anything, so names that are not found are None."""
     found: Any = manifest
     for key in ("generation", "writer_config", "candidate_mixture", "components"):
         found = found.get(key) if isinstance(found, Mapping) else None
@@ -79,7 +79,7 @@ def _named(column: str, decode: Callable[[int], str]) -> Reads:
 
 
 def _of_rollout(column: str) -> Reads:
-    """A column of the rollout a candidate belongs to, decoded where it is coded."""
+    """A column of the rollout of a candidate. Codes are decoded."""
     declared = TABLES["rollouts"].columns[column]
 
     def read(reader: StoredTables, rows: Rows) -> Values:
@@ -96,10 +96,6 @@ def _of_rollout(column: str) -> Reads:
 
 def _center(axis: int) -> Reads:
     return lambda reader, rows: reader.array("candidates/pose_world_cam")[rows, 9 + axis]
-
-
-def _mixture(reader: StoredTables, rows: Rows) -> Values:
-    return Coded(reader.array("candidates/mixture_id")[rows], mixture_name(reader))
 
 
 AUDIT_COLUMNS: Mapping[str, Reads] = {
@@ -122,7 +118,9 @@ AUDIT_COLUMNS: Mapping[str, Reads] = {
     "position_id": _stored("position_id"),
     "position": _named("position_id", decode_position_id),
     "mixture_id": _stored("mixture_id"),
-    "mixture": _mixture,
+    "mixture": lambda reader, rows: Coded(
+        reader.array("candidates/mixture_id")[rows], mixture_name(reader)
+    ),
     "sampler_probability": _stored("sampler_probability"),
     "invalid_reason": _named("primary_invalid_reason", decode_invalid_reason),
     "invalid_reason_bitset": _stored("invalid_reason_bitset"),
@@ -147,7 +145,7 @@ AUDIT_COLUMNS: Mapping[str, Reads] = {
     "target_distance_m": _diagnostic("target_distance_m"),
     "target_bearing_yaw_deg": _diagnostic("target_bearing_yaw_deg"),
 }
-"""Every column of an audit row, in order, and how it is read."""
+"""Every column of an audit row, in order, and the function that reads it."""
 
 
 # ----------------------------------------------------------------------------------------- rows
@@ -160,14 +158,14 @@ def candidate_audit_rows(
     step_row_id: int | None = None,
     limit: int | None = None,
 ) -> list[Row]:
-    """Candidates joined with their rollout and diagnostics. Only the rows asked for are read."""
+    """Candidates joined with their rollout and diagnostics. Only the requested rows are read."""
     steps = step_span(reader, rollout_row_id, step_row_id)
     rows = limited(candidate_span(reader, steps), limit)
     return dict_rows({name: read(reader, rows) for name, read in AUDIT_COLUMNS.items()})
 
 
 def candidate_group_summary_rows(reader: StoredTables, *, group_by: str) -> list[Row]:
-    """Validity, labels and mean gain of the candidates by any audit column."""
+    """Validity, labels and mean gain of the candidates, grouped by any audit column."""
     if group_by not in AUDIT_COLUMNS:
         near = get_close_matches(group_by, AUDIT_COLUMNS) or ("position", "scene", "invalid_reason")
         raise ConfigurationError(
@@ -200,7 +198,7 @@ _STAGES = {
 
 
 def validity_waterfall_rows(reader: StoredTables) -> list[Row]:
-    """How many candidates are left at each stage, from the full shells to the ones that were taken."""
+    """How many candidates remain at each stage, from the full shells to the selected ones."""
     full = reader.num_candidates
     counts = {"full shell": full}
     for stage, mask in _STAGES.items():
@@ -217,7 +215,7 @@ def validity_waterfall_rows(reader: StoredTables) -> list[Row]:
 def candidate_result_diagnostic_counts(
     candidates: CandidateSamplingResult,
 ) -> dict[str, list[Row]]:
-    """A shell that is not stored yet, by position family and by reason. Both count every candidate."""
+    """Counts of a shell that is not stored yet, by position family and by reason. Both count every candidate."""
     valid = np.asarray(candidates.mask_valid, bool)
     positions = groups_of(Coded(_positions(candidates), decode_position_id))
     reasons = groups_of(Coded(primary_reasons(_bitset(candidates)), decode_invalid_reason))

@@ -1,4 +1,4 @@
-"""The drawings of an audit page: SVG as text, coloured by the page's style sheet. Numbers in, markup out."""
+"""The charts of an audit page as SVG text. The style sheet of the page sets their colours."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.floating]
 Place = Callable[[float], float]
-"""From a value to where it is drawn."""
+"""From a value to its coordinate in the drawing."""
 
 _WIDTH = 950
 _LABEL = 200
 _ROW = 30
 SERIES = 6
-"""Series colours the style sheet has: `.series0` and on."""
+"""Number of series colours in the style sheet: `.series0`, `.series1`, …"""
 
 
 def number(value: float, digits: int = 3) -> str:
-    """As people write it: whole numbers with separators, others short."""
+    """A number for people: whole numbers with separators, others with few digits."""
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
 
 
@@ -45,7 +45,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers in a range, about that many."""
+    """About `count` round numbers in a range."""
     if not high > low:
         return [low]
     rough = (high - low) / count
@@ -64,11 +64,11 @@ class Bar:
     value: int
     note: str
     outer: int | None = None
-    """A wider, pale bar behind: rows this one is only a part of."""
+    """Length of a pale bar behind: a larger count that includes this one."""
 
 
 def bar_chart(bars: Sequence[Bar], title: str) -> str:
-    """Horizontal bars from one common zero, each with its number."""
+    """Horizontal bars, each with its number."""
     most = max((max(each.value, each.outer or 0) for each in bars), default=0) or 1
     room = _WIDTH - _LABEL - 150
     parts = []
@@ -96,11 +96,11 @@ def _rect(x: float, y: float, width: float, height: float, kind: str) -> str:
 
 
 def violin_chart(groups: Sequence[tuple[str, Floats]], title: str, axis: str) -> str:
-    """Where the values of each group lie: outline of their density, quartiles as a box, the median as a line."""
+    """The values of each group: density as an outline, quartiles as a box, the median as a line."""
     filled = [values for _, values in groups if len(values)]
     if not filled:
         return ""
-    # the tails of a few stray values would leave no room for all the others
+    # a few outliers must not take the room of all other values
     low = min(float(np.quantile(values, 0.005)) for values in filled)
     high = max(float(np.quantile(values, 0.995)) for values in filled)
     high = high if high > low else low + 1
@@ -144,12 +144,12 @@ def _violin(
     q05, q25, q50, q75, q95 = (
         float(each) for each in np.quantile(values, [0.05, 0.25, 0.5, 0.75, 0.95])
     )
-    told = (
+    tooltip = (
         f"median {q50:.3g}, half of them {q25:.3g} to {q75:.3g}, nine of ten {q05:.3g} to {q95:.3g}"
     )
     return "".join(
         [
-            f"<g><title>{told}</title>",
+            f"<g><title>{tooltip}</title>",
             f'<polygon points="{" ".join([*upper, *reversed(lower)])}" class="violin"/>',
             _line(place(q05), middle, place(q95), middle, "whisker"),
             _rect(place(q25), middle - 6, place(q75) - place(q25), 12, "box"),
@@ -164,7 +164,7 @@ def _violin(
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A mean per step, with the range that half of the rollouts lie in."""
+    """A mean per step, with the range of the middle half of the rollouts."""
 
     name: str
     mean: Sequence[float]
@@ -226,7 +226,7 @@ def _series(
 
 
 def _apart(places: list[float], least: float) -> list[float]:
-    """Labels that do not lie on each other, in the order of their places."""
+    """Move labels apart so that they do not overlap. Their order stays."""
     order = sorted(range(len(places)), key=places.__getitem__)
     moved = list(places)
     for before, after in pairwise(order):
@@ -239,26 +239,26 @@ def _apart(places: list[float], least: float) -> list[float]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Overhead:
-    """One decision seen from above. Places are [n, 2] in metres, world x to the right and y up."""
+    """One decision seen from above. Places are [n, 2] in metres; world x points right, y up."""
 
     places: Floats
     facing: Floats
-    """[n, 2]: where each camera looks, seen from above."""
+    """[n, 2]: direction in which each camera looks, seen from above."""
     valid: NDArray[np.bool_]
     gains: Floats
     """[n]; NaN without a label."""
     names: Sequence[str]
     chosen: int
     path: Floats
-    """[k, 2]: where the camera came from, the last one being where it stood."""
+    """[k, 2]: path of the camera. The last point is its position before the decision."""
     target: Floats | None
-    """[2], its centre."""
+    """[2]: centre of the target."""
     footprint: Floats | None
-    """[k, 2], the outline of its box."""
+    """[k, 2]: outline of the box of the target."""
 
     @property
     def framed(self) -> Floats:
-        """What the picture has to show. Invalid candidates can lie anywhere, so they do not count."""
+        """The points that the picture must show. Invalid candidates can be anywhere, so they are left out."""
         parts = [self.places[self.valid], self.path]
         parts += [each.reshape(-1, 2) for each in (self.target, self.footprint) if each is not None]
         points = np.concatenate(parts)
@@ -268,7 +268,7 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Frame:
-    """From metres to the picture."""
+    """Conversion from metres to picture coordinates."""
 
     low: Floats
     scale: float
@@ -277,7 +277,7 @@ class _Frame:
 
     @classmethod
     def around(cls, points: Floats, width: float = 560.0, margin: float = 44.0) -> _Frame:
-        """As wide as asked, between two thirds as high and as high as it is wide."""
+        """A frame of the given width. Its height is two thirds of the width up to the full width."""
         low, high = points.min(axis=0), points.max(axis=0)
         spans = np.maximum(high - low, 0.1)
         height = width * float(np.clip(spans[1] / spans[0], 0.67, 1.0))
@@ -290,13 +290,13 @@ class _Frame:
         return x, self.height - y
 
     def holds(self, place: Floats) -> bool:
-        """False for what is not a place at all, too."""
+        """Whether a place lies inside the frame. False for NaN."""
         x, y = self.at(place)
         return 0 <= x <= self.width and 0 <= y <= self.height
 
 
 def overhead_chart(view: Overhead, title: str) -> str:
-    """Candidates as they lie in the room: colour is gain, a hollow ring is invalid, the big ring was taken."""
+    """Candidates in the room: colour shows gain, a hollow ring is invalid, the big ring marks the selected one."""
     points = view.framed
     if not len(points):
         return ""
@@ -322,8 +322,8 @@ def _camera(view: Overhead, row: int, frame: _Frame) -> str:
     fill = f' style="fill:{_gain_colour(view.gains, row)}"' if np.isfinite(view.gains[row]) else ""
     kind = "camera" if view.valid[row] else "camera invalid"
     look = _line(x, y, x + dx, y - dy, "look") if view.valid[row] else ""
-    told = escape(view.names[row])
-    return f'<g><title>{told}</title>{look}<circle cx="{x:.1f}" cy="{y:.1f}" r="5" class="{kind}"{fill}/></g>'
+    tooltip = escape(view.names[row])
+    return f'<g><title>{tooltip}</title>{look}<circle cx="{x:.1f}" cy="{y:.1f}" r="5" class="{kind}"{fill}/></g>'
 
 
 def colour_ramp(size: int, lightest: float = 0.95, darkest: float = 0.28) -> NDArray[np.uint8]:
@@ -331,7 +331,7 @@ def colour_ramp(size: int, lightest: float = 0.95, darkest: float = 0.28) -> NDA
     at = np.linspace(0, 1, size)
     lightness = lightest + (darkest - lightest) * at
     hue = np.radians(100 + 195 * at)
-    chroma = 0.1  # what every one of these hues has on a screen
+    chroma = 0.1  # a screen can show this chroma for all of these hues
     lab = np.stack([lightness, chroma * np.cos(hue), chroma * np.sin(hue)])
     cone = np.array([[1, 0.39634, 0.21580], [1, -0.10556, -0.06385], [1, -0.08948, -1.29149]]) @ lab
     linear = (
@@ -400,7 +400,7 @@ def _ruler(frame: _Frame) -> str:
 
 
 def gain_scale(low: float, high: float) -> str:
-    """The colours of gains, as a strip with its ends named."""
+    """The colour scale of gains, with numbers at both ends."""
     stops = "".join(
         f'<stop offset="{at / (len(_RAMP) - 1):.3f}" stop-color="{colour}"/>'
         for at, colour in enumerate(_RAMP)

@@ -1,4 +1,4 @@
-"""Selected depth as people look at it: a summary per step, and a small image. What cannot be shown says why."""
+"""Depth images for people: a summary per step, and a small preview. A missing image is reported with the reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rollbook.store.schema import SELECTED_DEPTH, TABLES
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Image:
-    """One step's depth and how it was taken."""
+    """The depth image of one step and its camera."""
 
     depth_m: Array
     valid: Array
@@ -37,12 +37,12 @@ class _Image:
 
     @property
     def seen(self) -> Array:
-        """Where depth is known and a number."""
+        """Pixels where depth is valid and finite."""
         return self.valid & np.isfinite(self.depth_m)
 
 
 class _Images:
-    """The images of a store. `find` answers with an image, or with the reason why there is none."""
+    """The images of a store. `find` returns an image, or the reason why there is none."""
 
     def __init__(self, reader: RolloutZarrStoreReader) -> None:
         self._reader = reader
@@ -61,7 +61,7 @@ class _Images:
         return ids[order], order
 
     def find(self, step_row_id: int, selected: int) -> tuple[_Image | None, int | None, str | None]:
-        """The image of a step, the candidate it was rendered at, and what is wrong with either."""
+        """The image of a step, the candidate it was rendered at, and a warning if something is wrong."""
         if self._absent is not None:
             return None, None, self._absent
         ids, order = self._order
@@ -75,16 +75,16 @@ class _Images:
         try:
             return self._read(step_row_id, candidate)
         except (RollbookError, RuntimeError, ValueError) as error:
-            # the last two are what a codec says of damaged bytes
+            # a codec raises the last two for damaged bytes
             return None, candidate, f"the image cannot be read: {error}"
 
     def _read(self, step: int, candidate: int) -> tuple[_Image | None, int | None, str | None]:
         found = self._reader.selected_depth(step)
         assert found is not None
         depth, valid = found["depth_m"], found["valid_mask"].astype(bool)
-        said = tuple(found["image_size_hw"].tolist())
-        if depth.shape != valid.shape or depth.shape != said:
-            shapes = f"depth {depth.shape}, mask {valid.shape}, image_size_hw {said}"
+        stated = tuple(found["image_size_hw"].tolist())
+        if depth.shape != valid.shape or depth.shape != stated:
+            shapes = f"depth {depth.shape}, mask {valid.shape}, image_size_hw {stated}"
             return None, candidate, f"sizes disagree: {shapes}"
         return _Image(depth, valid, found["focal_px"], found["principal_point_px"]), candidate, None
 
@@ -99,7 +99,7 @@ def selected_depth_summary_rows(
     step_row_id: int | None = None,
     limit: int | None = 128,
 ) -> list[Row]:
-    """What the kept depth images hold, one row per step. Images beyond the limit are not decoded."""
+    """Statistics of the depth images, one row per step. Images beyond the limit are not decoded."""
     steps = limited(step_span(reader, rollout_row_id, step_row_id), limit)
     own = reader.table(
         "steps", ("rollout_row_id", "step_row_id", "step_index", "selected_candidate_row_id"), steps
@@ -187,7 +187,7 @@ def _finite(value: Any) -> float | None:
 def selected_depth_preview(
     reader: RolloutZarrStoreReader, *, step_row_id: int, max_size: int = 96
 ) -> dict[str, Any]:
-    """Every n-th pixel of a step's depth, so that neither side is longer than `max_size`; NaN where invalid."""
+    """Every n-th pixel of a depth image, so that no side is longer than `max_size`; NaN where depth is invalid."""
     if max_size < 1:
         raise InvalidNumber(
             record="depth preview", field="max_size", value=str(max_size), expected="at least 1"

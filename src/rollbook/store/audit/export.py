@@ -1,4 +1,4 @@
-"""A table of a store as a file for other programs: Parquet, CSV or JSON lines."""
+"""Exports a table of a store for other programs: Parquet, CSV or JSON lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rollbook.store.stored_tables import StoredTables
 Array = NDArray[Any]
 FORMATS = (".parquet", ".csv", ".jsonl")
 _BLOCK_ROWS = 1 << 14
-"""Rows that are Python objects at one time."""
+"""Number of rows that are Python objects at one time."""
 
 
 def export_table(
@@ -35,10 +35,10 @@ def export_table(
     decode: bool = True,
     replace: bool = False,
 ) -> int:
-    """Writes a table, or some of its columns; the name of the file says how. Gives back the number of rows.
+    """Write a table, or some of its columns. The suffix of the file sets the format. Returns the number of rows.
 
-    Decoded, codes are words. In CSV and JSON lines what is not a finite number is empty; CSV has a column for every
-    place of a vector.
+    With `decode`, codes become words. In CSV and JSON lines, numbers that are not finite are empty. CSV has one column
+    for every entry of a vector.
     """
     suffix = Path(path).suffix
     if suffix not in FORMATS:
@@ -67,7 +67,7 @@ def _write_parquet(content: Any, stream: BinaryIO) -> None:
 def _blocks(
     reader: StoredTables, table: str, chosen: dict[str, Array], rows: int, decode: bool
 ) -> Iterator[list[list[Any]]]:
-    """The columns as lists, some rows at a time."""
+    """The columns as lists, a block of rows at a time."""
     dictionaries = {name: TABLES[table].columns[name].words for name in chosen}
     for start in range(0, rows, _BLOCK_ROWS):
         block = {name: values[start : start + _BLOCK_ROWS] for name, values in chosen.items()}
@@ -89,7 +89,7 @@ def _listed(values: Array) -> list[Any]:
 
 
 def _folded(flat: list[Any], shape: tuple[int, ...]) -> list[Any]:
-    """Lists of lists, the last axis innermost."""
+    """A flat list as nested lists, the last axis innermost."""
     for size in reversed(shape):
         flat = [flat[at : at + size] for at in range(0, len(flat), size)]
     return flat
@@ -126,12 +126,12 @@ def _write_csv(
             for each in ([values] if width is None else zip(*values, strict=True))
         ]
         writer.writerows(zip(*flat, strict=True))
-    # the stream is the caller's to close
+    # the caller closes the stream
     text.detach()
 
 
 def _width(name: str, values: Array) -> int | None:
-    """How many columns a vector takes; None for one that is a single value."""
+    """How many CSV columns a vector needs; None for a single value."""
     if values.ndim == 1 or values.dtype == np.uint8:
         return None
     if values.ndim > 2:

@@ -1,4 +1,4 @@
-"""What stores there are: found under a folder and looked at without trust. A broken store is a row too."""
+"""Inventory of the stores below a folder. Every store is a row, also a damaged one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from rollbook.errors import RollbookError
 from rollbook.store.audit.rows import Array, Coded, Row, Values, groups_of, word_of
+from rollbook.store.checks.validate import validate_rollout_zarr_store
 from rollbook.store.manifest import ROLLOUT_MANIFEST_FILENAME
 from rollbook.store.mapped import MappedArray, is_raw
 from rollbook.store.schema import (
@@ -27,11 +28,11 @@ AnyPath = str | os.PathLike[str]
 _RANK = {"current": 2, "stale": 1, "unreadable": 0}
 
 
-# ---------------------------------------------------------------------------------------- found
+# --------------------------------------------------------------------------------------- search
 
 
 def discover_rollout_store_paths(base_dir: AnyPath, *, pattern: str = "**/*.zarr") -> list[Path]:
-    """Folders that look like stores, the newest first. A store is not searched for others inside it."""
+    """Folders that look like stores, newest first. The inside of a store is not searched."""
     base = Path(base_dir).resolve()
     if not base.is_dir():
         return []
@@ -50,7 +51,7 @@ def _matching(base: Path, pattern: str) -> Iterator[Path]:
 
 
 def _named_folders(base: Path, name: str) -> Iterator[Path]:
-    """Goes around what it finds: a store has hundreds of folders, none of which is another store."""
+    """Folders with this name. They are not searched themselves: no folder inside a store is a store."""
     for folder, below, _ in os.walk(base):
         found = [each for each in below if fnmatch(each, name)]
         below[:] = [each for each in below if each not in found]
@@ -65,11 +66,11 @@ def _mtime(path: Path) -> float | None:
         return None
 
 
-# ------------------------------------------------------------------------------------ looked at
+# ----------------------------------------------------------------------------------------- rows
 
 
 def rollout_store_inventory_rows(paths: Iterable[AnyPath], *, validate: bool = False) -> list[Row]:
-    """One row per store: schema, counts, lineage, size. Validating every one of them is asked for, not done."""
+    """One row per store: schema, counts, lineage, size. `validate` also runs all checks, which takes longer."""
     rows = [_inventory_row(Path(path).resolve(), validate) for path in paths]
     return sorted(rows, key=_best_first, reverse=True)
 
@@ -106,7 +107,7 @@ def _inventory_row(path: Path, validate: bool) -> Row:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Glance:
-    """A folder as far as it can be read. `reader` only where all is as it should be."""
+    """What can be read of a folder. `reader` is None if the folder is not a readable store."""
 
     path: Path
     attrs: Mapping[str, Any]
@@ -131,19 +132,19 @@ class _Glance:
         return "stale"
 
     def array(self, name: str) -> Array | None:
-        """A column, also of a store that no reader opens; None where it cannot be had."""
+        """A column, if possible also of a store that cannot be opened; None if it cannot be read."""
         folder = self.path / name
         try:
             if self.reader is not None:
                 return self.reader.array(name)
             if self.status == "unreadable" or not (folder / "zarr.json").is_file():
                 return None
-            return MappedArray.open(folder).view() if is_raw(folder) else _through_zarr(folder)
+            return MappedArray.open(folder).view() if is_raw(folder) else _read_with_zarr(folder)
         except (RollbookError, OSError, ValueError, KeyError, TypeError, ImportError):
             return None
 
 
-def _through_zarr(folder: Path) -> Array:
+def _read_with_zarr(folder: Path) -> Array:
     import zarr
 
     return np.asarray(zarr.open_array(str(folder), mode="r")[...])
@@ -155,7 +156,7 @@ def _opened(path: Path) -> tuple[StoredTables | None, str | None]:
     except RollbookError as error:
         return None, str(error)
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
-        # a manifest can match its digest and still not be one
+        # a manifest can match its digest and still have wrong content
         return None, f"{path}: its metadata cannot be understood ({error!r})"
 
 
@@ -168,7 +169,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _at(found: Any, *keys: str) -> Any:
-    """What lies under these keys; None where any of them is missing."""
+    """The value under these nested keys; None if a key is missing."""
     for key in keys:
         found = found.get(key) if isinstance(found, Mapping) else None
     return found
@@ -193,7 +194,7 @@ def _count(found: Any) -> int | None:
 
 
 def _size(path: Path, manifest: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """From the manifest, which lists every file; only a folder without one is walked."""
+    """Size and number of files, from the manifest. A folder without a manifest is searched."""
     listed = manifest.get("files")
     try:
         if isinstance(listed, Mapping):
@@ -234,7 +235,7 @@ def _share(mask: Array | None) -> float | None:
 
 
 def _policies(store: _Glance) -> Coded | None:
-    """Words can only be looked up in a store whose format is known."""
+    """The policies; None for a store that cannot be opened, because its words are not known."""
     if store.reader is None:
         return None
     codes = store.array("rollouts/policy_id")
@@ -242,7 +243,7 @@ def _policies(store: _Glance) -> Coded | None:
 
 
 def _summary(values: Values | None) -> str | None:
-    """`oracle_greedy (12), random_valid (12)`"""
+    """Distinct values with their counts: `oracle_greedy (12), random_valid (12)`."""
     if values is None:
         return None
     groups = groups_of(values)
@@ -255,15 +256,13 @@ def _summary(values: Values | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """What validation said; its own counts are zero where it did not get to them."""
+    """The result of validation. The counts are zero if validation could not count."""
 
     errors: list[str]
     counts: tuple[int, int, int]
 
 
 def _checked(path: Path) -> _Checked:
-    from rollbook.store.checks.validate import validate_rollout_zarr_store
-
     try:
         result = validate_rollout_zarr_store(path)
     except RollbookError as error:

@@ -1,4 +1,4 @@
-"""An audit page: one store on one self-contained HTML page, drawn here, with nothing loaded from elsewhere."""
+"""The audit page: one store on one HTML page that loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.stored_tables import StoredTables
 
 _LISTED = 8
-"""Suspicious rows shown of each kind; the command lists all of them."""
+"""Number of suspicious rows shown of each kind. The command lists all."""
 
 
 def audit_page(
@@ -49,7 +49,7 @@ def audit_page(
     step_row_id: int | None = None,
     config: RolloutSuspiciousQueryConfig | None = None,
 ) -> str:
-    """The page. `step_row_id` is the decision that is shown from above."""
+    """The audit page as HTML. `step_row_id` selects the decision that is shown from above."""
     step = _shown_step(reader, step_row_id)
     sections = [
         _header(reader),
@@ -85,7 +85,7 @@ def audit_page(
 
 
 def _shown_step(reader: StoredTables, asked: int | None) -> int | None:
-    """The one asked for; else the first whose choice was made among labelled candidates."""
+    """The requested step; otherwise the first step with labelled candidates."""
     if asked is not None:
         if not 0 <= asked < reader.num_steps:
             raise InvalidNumber(
@@ -145,7 +145,7 @@ def _percent(share: float | None) -> str:
 
 
 def _reasons(reader: StoredTables) -> str:
-    """Reasons that are set anywhere, the most frequent first."""
+    """All reasons that occur, most frequent first."""
     invalid = ~reader.array("candidates/actor_action_mask")
     first = np.bincount(reader.array("candidates/primary_invalid_reason")[invalid], minlength=32)
     bits = reader.array("candidates/invalid_reason_bitset")[invalid]
@@ -195,7 +195,7 @@ def _chains(reader: StoredTables) -> str:
 
 
 def _series(name: str, per_step: Sequence[Array]) -> Series:
-    """Ends with the first step nobody has a gain at."""
+    """A series that ends before the first step without any gain."""
     there = 0
     while there < len(per_step) and len(per_step[there]):
         there += 1
@@ -226,7 +226,7 @@ def _decision(reader: RolloutZarrStoreReader, step: int) -> str:
 
 
 def _beside(reader: RolloutZarrStoreReader, step: int, rows: Sequence[Row]) -> str:
-    """Legend, what was taken, and what the camera saw there."""
+    """The legend, the selected candidate and its depth image."""
     gains = [row["target_root_gain"] for row in rows if row["target_root_gain"] is not None]
     legend = (
         '<ul class="legend"><li><i class="labelled"></i>valid, colour is root gain</li>'
@@ -235,21 +235,21 @@ def _beside(reader: RolloutZarrStoreReader, step: int, rows: Sequence[Row]) -> s
     )
     scale = gain_scale(min(gains), max(gains)) if gains else ""
     taken = next((row for row in rows if row["selected"]), None)
-    told = _taken(rows, taken) if taken else "<p>No candidate is marked as taken.</p>"
-    return f"<div>{legend}{scale}{told}{_depth(reader, step)}</div>"
+    selected = _taken(rows, taken) if taken else "<p>No candidate is marked as taken.</p>"
+    return f"<div>{legend}{scale}{selected}{_depth(reader, step)}</div>"
 
 
 def _taken(rows: Sequence[Row], taken: Row) -> str:
     gain = taken["target_root_gain"]
     labels = [row["target_root_gain"] for row in rows if row["target_root_gain"] is not None]
-    said = {
+    facts = {
         "taken": f"candidate {taken['candidate_row_id']}",
         "family": f"{_words(taken['position'])}, {_words(taken['strategy'])}",
         "root gain": "no label" if gain is None else f"{gain:.4g} ({_rank(gain, labels)})",
         "probability": number(taken["selection_probability"]),
         "valid": f"{sum(row['actor_action'] for row in rows)} of {len(rows)} candidates",
     }
-    listed = "".join(f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in said.items())
+    listed = "".join(f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
     return f"<dl>{listed}</dl>"
 
 
@@ -274,11 +274,11 @@ def _overhead(reader: StoredTables, step: int, rows: Sequence[Row]) -> Overhead:
     center, footprint = _target_seen(reader, int(rows[0]["target_row_id"]))
     return Overhead(
         places=poses[:, 9:11],
-        # a camera looks along its own z: the third column of its rotation
+        # a camera looks along its z axis: the third column of its rotation
         facing=poses[:, [2, 5]],
         valid=reader.array("candidates/actor_action_mask")[shell],
         gains=reader.array("candidates/target_root_gain")[shell],
-        names=[_told(row) for row in rows],
+        names=[_tooltip(row) for row in rows],
         chosen=int(selected[0]) if len(selected) else -1,
         path=_path(reader, step, int(rows[0]["rollout_row_id"])),
         target=center,
@@ -286,15 +286,15 @@ def _overhead(reader: StoredTables, step: int, rows: Sequence[Row]) -> Overhead:
     )
 
 
-def _told(row: Row) -> str:
+def _tooltip(row: Row) -> str:
     gain = row["target_root_gain"]
     label = _words(row["invalid_reason"]) if not row["actor_action"] else "no label"
-    said = label if gain is None else f"root gain {gain:.4g}"
-    return f"candidate {row['candidate_row_id']}, {_words(row['position'])}: {said}"
+    outcome = label if gain is None else f"root gain {gain:.4g}"
+    return f"candidate {row['candidate_row_id']}, {_words(row['position'])}: {outcome}"
 
 
 def _path(reader: StoredTables, step: int, rollout: int) -> Array:
-    """From the root through the poses taken before this step."""
+    """The path from the root through the poses selected before this step."""
     root = reader.array("rollouts/root_pose_world")[rollout : rollout + 1]
     first = int(reader.array("rollouts/step_offset")[rollout])
     taken = reader.array("steps/selected_candidate_row_id")[first:step]
@@ -304,7 +304,7 @@ def _path(reader: StoredTables, step: int, rollout: int) -> Array:
 
 
 def _target_seen(reader: StoredTables, target: int) -> tuple[Array | None, Array | None]:
-    """Centre and footprint of a target, where they are known."""
+    """Centre and footprint of a target; None where they are not known."""
     if not 0 <= target < reader.num_targets:
         return None, None
     center = reader.array("targets/target_center_world")[target][:2]
@@ -314,7 +314,7 @@ def _target_seen(reader: StoredTables, target: int) -> tuple[Array | None, Array
         return None, None
     if not (np.isfinite(extents).all() and np.isfinite(pose).all()):
         return center, None
-    # which of its sides lie flat depends on how the box is turned, so all eight corners are seen from above
+    # the box may be rotated in any way, so the footprint is the outline of all eight corners
     corners = (np.stack(np.meshgrid(*[[-1, 1]] * 3), axis=-1).reshape(-1, 3)) * extents / 2
     turned = corners @ pose[:9].reshape(3, 3).T
     return center, outline(center + turned[:, :2])
@@ -351,14 +351,9 @@ def _suspicious(reader: StoredTables, config: RolloutSuspiciousQueryConfig) -> s
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(_cell(cell))}</td>' for cell in row)}</tr>" for row in rows
-    )
+    cells = ([escape("" if cell is None else str(cell)) for cell in row] for row in rows)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in cells)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _cell(value: object) -> str:
-    return "" if value is None else str(value)
 
 
 _STYLE = """

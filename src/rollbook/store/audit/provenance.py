@@ -1,4 +1,4 @@
-"""Where a store comes from, in a few lines for people."""
+"""The origin of a store, in a few lines for people."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rollbook.store.stored_tables import StoredTables
 
 
 def provenance(reader: StoredTables) -> dict[str, str]:
-    """Where a store comes from, as far as it says so. What it does not say is left out."""
+    """The origin of a store by label. Facts that the store does not state are left out."""
     manifest = reader.manifest()["manifest"]
     generation = manifest.get("generation") or {}
     runtime = generation.get("runtime") or {}
-    said = {
+    facts = {
         "schema": f"{reader.attrs['schema_id']} {reader.attrs['schema_version']}",
         "profile": reader.attrs.get("profile"),
         "created": reader.attrs.get("created_at_utc"),
@@ -29,7 +29,7 @@ def provenance(reader: StoredTables) -> dict[str, str]:
         "content": manifest.get("content_sha256"),
         "manifest": reader.attrs.get("manifest_sha256"),
     }
-    return {name: str(value) for name, value in said.items() if value not in (None, "")}
+    return {name: str(value) for name, value in facts.items() if value not in (None, "")}
 
 
 def _policies(reader: StoredTables) -> str:

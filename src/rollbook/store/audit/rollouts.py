@@ -1,4 +1,4 @@
-"""Rollouts as audit rows: what each step gained, how the kept trees look, and the targets they were made for."""
+"""Rollouts as audit rows: the gain of each step, a summary of the trees, and the targets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Columns = dict[str, Values]
 def rollout_step_objective_rows(
     reader: StoredTables, *, rollout_row_id: int | None = None
 ) -> list[Row]:
-    """What every step was for and what it brought, in order of rollout and step."""
+    """The objective and the gain of every step, in order of rollout and step."""
     return dict_rows(_step_columns(reader, step_span(reader, rollout_row_id, None)))
 
 
@@ -95,7 +95,7 @@ def _rollout_columns(reader: StoredTables, owners: Array) -> Columns:
 
 
 def _selected_columns(reader: StoredTables, selected: Array, steps: slice) -> Columns:
-    """Of the candidate each step took. A step that names none of the store's has no values here."""
+    """Columns of the candidate that each step selected. A step that names no existing candidate has no values."""
 
     def taken(column: str) -> Array:
         declared = TABLES["candidates"].columns[column]
@@ -113,12 +113,10 @@ def _selected_columns(reader: StoredTables, selected: Array, steps: slice) -> Co
         "selected_strategy": Coded(taken("strategy_id"), decode_strategy_id),
         "selected_position": Coded(taken("position_id"), decode_position_id),
         "selected_mixture": Coded(taken("mixture_id"), mixture_name(reader)),
-        "selected_invalid_reason": Coded(reasons, _reason),
+        "selected_invalid_reason": Coded(
+            reasons, lambda code: decode_invalid_reason(code) if code >= 0 else None
+        ),
     }
-
-
-def _reason(code: int) -> str | None:
-    return decode_invalid_reason(code) if code >= 0 else None
 
 
 def _fraction(part: Array, whole: Array) -> Array:
@@ -127,7 +125,7 @@ def _fraction(part: Array, whole: Array) -> Array:
 
 
 def _marginal(cumulative: Array, owners: Array) -> Array:
-    """Difference to the step before. A sum that has not begun is NaN and counts as nothing."""
+    """Difference to the step before. NaN, a sum without any label so far, counts as 0."""
     before = np.zeros_like(cumulative)
     same = owners[1:] == owners[:-1]
     before[1:][same] = np.nan_to_num(cumulative[:-1][same], nan=0.0)
@@ -136,7 +134,7 @@ def _marginal(cumulative: Array, owners: Array) -> Array:
 
 
 def selection_entropy(reader: StoredTables, steps: slice) -> Array:
-    """In nats, of what the policy could have taken at each step; NaN where it gave no probabilities."""
+    """Entropy of the policy at each step, in nats; NaN where it gave no probabilities."""
     size = max(steps.stop - steps.start, 0)
     rows = candidate_span(reader, steps)
     weights = reader.array("candidates/selection_probabilities")[rows].astype(np.float64)
@@ -174,7 +172,7 @@ _TREE_MEANS = {
 
 
 def rollout_tree_summary_rows(reader: StoredTables) -> list[Row]:
-    """Selected actions by policy, branching, step and family, with their means."""
+    """Selected actions grouped by policy, branching, step and family, with their means."""
     columns = _step_columns(reader, step_span(reader, None, None))
     groups = joint_groups([columns[key] for key in _TREE_KEYS])
     rows = [dict(zip(_TREE_KEYS, key, strict=True)) for key in groups.keys]
@@ -197,7 +195,7 @@ def _numbers(values: Values) -> Array:
 
 
 def target_audit_rows(reader: StoredTables) -> list[Row]:
-    """Every target: how the actor came to select it, and whether its ground truth may give labels."""
+    """Every target: how the actor selected it, and whether its ground truth gives labels."""
     if not reader.has("targets/target_row_id"):
         return []
 

@@ -1,4 +1,4 @@
-"""From columns to what a person reads: row spans, named codes, plain dict rows, groups and their means."""
+"""Helpers for audit rows: ranges of rows, codes with names, rows as dicts, groups and their means."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Rows = slice | Array
 Row = dict[str, Any]
 
 _WIDEST_COUNT = 4_000_000
-"""Counting beats sorting while the ids of a column lie in a range about as wide as a column is long."""
+"""Up to this range of values, counting is faster than sorting."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coded:
-    """Codes, and what one of them is called. A code is named once, however many rows have it."""
+    """Codes and the function that names them. It is called once per distinct code."""
 
     codes: Array
     name: Callable[[int], str | int | None]
@@ -39,12 +39,12 @@ Values = Array | Coded
 
 
 def word_of(words: Sequence[str]) -> Callable[[int], str | None]:
-    """Names codes by their place in a dictionary; None where there is no word."""
+    """A function from a code to its word in a dictionary; None if there is no word."""
     return lambda code: words[code] if 0 <= code < len(words) else None
 
 
 def whole(numbers: Array) -> Coded:
-    """Whole numbers that are None where they are negative: not known, or not limited."""
+    """Whole numbers; negative ones, which mean "unknown" or "no limit", become None."""
     return Coded(numbers, lambda number: number if number >= 0 else None)
 
 
@@ -52,7 +52,7 @@ def whole(numbers: Array) -> Coded:
 
 
 def step_span(reader: StoredTables, rollout_row_id: int | None, step_row_id: int | None) -> slice:
-    """The steps of one rollout, one step, or all. No row has an id that the store does not know: the span is empty."""
+    """The range of steps of one rollout, of one step, or all. It is empty for an id that does not exist."""
     first, last = 0, reader.num_steps
     if rollout_row_id is not None:
         first, last = _steps_of_rollout(reader, rollout_row_id)
@@ -70,7 +70,7 @@ def _steps_of_rollout(reader: StoredTables, rollout_row_id: int) -> tuple[int, i
 
 
 def candidate_span(reader: StoredTables, steps: slice) -> slice:
-    """The candidates of neighbouring steps."""
+    """The range of candidates of neighbouring steps."""
     if steps.start == 0 and steps.stop == reader.num_steps:
         return slice(0, reader.num_candidates)
     if steps.stop <= steps.start:
@@ -94,7 +94,7 @@ def limited(span: slice, limit: int | None) -> slice:
 
 
 def gather(values: Array, ids: Array, fill: bool | int | float) -> Array:
-    """`values[ids]`, with `fill` where an id names no row: audits are read when a store is in doubt."""
+    """`values[ids]`, with `fill` where an id names no row. Audits must work on damaged stores too."""
     if not len(ids):
         return values[:0]
     if ids.min() >= 0 and ids.max() < len(values):
@@ -109,7 +109,7 @@ def gather(values: Array, ids: Array, fill: bool | int | float) -> Array:
 
 
 def plain(values: Values) -> list[Any]:
-    """Python scalars; None for what is not finite."""
+    """Values as Python scalars; None for numbers that are not finite."""
     listed: list[Any] = values.tolist()
     if isinstance(values, np.ndarray) and values.dtype.kind == "f":
         for row in np.flatnonzero(~np.isfinite(values)).tolist():
@@ -128,7 +128,7 @@ def dict_rows(columns: Mapping[str, Values | list[Any]]) -> list[Row]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups:
-    """Which group each row is in, and the key of every group, in order of the keys; None comes last."""
+    """The group of each row, and the key of every group. Groups are sorted by key; None comes last."""
 
     of_row: NDArray[np.intp]
     keys: tuple[Any, ...]
@@ -139,7 +139,7 @@ class Groups:
         return counts
 
     def means(self, values: Array) -> list[float | None]:
-        """Over what is finite; None for a group without any."""
+        """Means over the finite values; None for a group without any."""
         finite = np.isfinite(values)
         rows = self.of_row[finite]
         size = len(self.keys)
@@ -153,32 +153,32 @@ def groups_of(values: Values) -> Groups:
         codes, present = _distinct(values.codes)
         return _in_order(codes, [values.name(code) for code in present.tolist()])
     if values.dtype.kind == "f":
-        # all that is not finite is one group: nothing is known of it
+        # all values that are not finite form one group
         values = np.where(np.isfinite(values), values, np.nan)
     codes, present = _distinct(values)
     return Groups(codes, tuple(plain(present)))
 
 
 def joint_groups(columns: Sequence[Values]) -> Groups:
-    """Groups of rows that agree in every column; keys are tuples."""
+    """Groups of rows with equal values in every column. Keys are tuples."""
     parts = [groups_of(each) for each in columns]
     joint, _ = _distinct(parts[0].of_row)
     for part in parts[1:]:
-        # made dense again after every column, so that the product of many small ranges cannot overflow
+        # renumbered after every column, so that the product of many small ranges cannot overflow
         joint, _ = _distinct(joint * len(part.keys) + part.of_row)
     keys = [tuple(part.keys[part.of_row[row]] for part in parts) for row in _row_of_each(joint)]
     return _in_order(joint, keys)
 
 
 def _row_of_each(dense: NDArray[np.intp]) -> list[int]:
-    """Some row of every group; any will do, as all of a group agree."""
+    """One row of every group; any row will do."""
     some = np.zeros(int(dense.max()) + 1 if len(dense) else 0, np.intp)
     some[dense] = np.arange(len(dense))
     return some.tolist()
 
 
 def _distinct(values: Array) -> tuple[NDArray[np.intp], Array]:
-    """The place of each value among the distinct ones, and those, sorted. Counts where it can, sorts where it must."""
+    """The index of each value among the distinct values, and the distinct values, sorted."""
     if values.dtype.kind == "b":
         codes, present = _distinct(values.view(np.uint8))
         return codes, present.astype(bool)
@@ -200,7 +200,7 @@ def _distinct_by_counting(values: Array, low: int, high: int) -> tuple[NDArray[n
 
 
 def _in_order(codes: NDArray[np.intp], keys: Sequence[Any]) -> Groups:
-    """Sorted by key; codes that share a name become one group."""
+    """Groups sorted by key. Codes with the same name become one group."""
     ordered = sorted(set(keys), key=_none_last)
     place = {key: at for at, key in enumerate(ordered)}
     moved = np.array([place[key] for key in keys], np.intp)

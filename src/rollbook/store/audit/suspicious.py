@@ -1,4 +1,4 @@
-"""Rollouts that deserve a second look: heuristics with thresholds, each hit with the rows it is about."""
+"""Heuristics that find suspicious rollouts. Each hit names the rows concerned."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rollbook.store.stored_tables import StoredTables
 
 @dataclass(frozen=True, slots=True)
 class RolloutSuspiciousQueryConfig:
-    """Where normal ends."""
+    """The thresholds of the heuristics."""
 
     min_valid_candidates: int = 3
-    """A step with fewer had no real choice."""
+    """A step with fewer valid candidates is reported."""
     dominant_invalid_fraction: float = 0.8
-    """Of a step's invalid candidates, from when on one reason is said to dominate."""
+    """Share of the invalid candidates of a step from which one reason counts as dominant."""
     high_target_score: float = 0.5
-    """From when on a selected target should have had a ground truth."""
+    """Selection score from which a target without ground truth is reported."""
     max_step_distance_m: float = 1.25
     max_height_delta_m: float = 0.6
     max_backward_step_m: float = 0.35
@@ -31,7 +31,7 @@ class RolloutSuspiciousQueryConfig:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Hits:
-    """All hits of one kind, as columns; a message is written when its row is read."""
+    """All hits of one kind, as columns. A message is made when its row is read."""
 
     kind: str
     severity: str
@@ -67,7 +67,7 @@ def suspicious_rollout_rows(
     config: RolloutSuspiciousQueryConfig | None = None,
     limit: int | None = None,
 ) -> list[Row]:
-    """Anomalies, kind after kind, the first `limit` of each kind. An `error` breaks a rule, a `warning` is unusual."""
+    """Suspicious rows by kind, the first `limit` of each kind. An `error` breaks a rule; a `warning` is unusual."""
     hits = _all_hits(reader, config or RolloutSuspiciousQueryConfig())
     return [row for each in hits for row in each.rows(limited(slice(0, each.size), limit).stop)]
 
@@ -75,7 +75,7 @@ def suspicious_rollout_rows(
 def suspicious_counts(
     reader: StoredTables, *, config: RolloutSuspiciousQueryConfig | None = None
 ) -> list[Row]:
-    """How many there are of each kind, zeros included. Costs no row."""
+    """The number of hits of each kind, including zeros, without making rows."""
     hits = _all_hits(reader, config or RolloutSuspiciousQueryConfig())
     return [{"kind": each.kind, "severity": each.severity, "count": each.size} for each in hits]
 
@@ -132,7 +132,7 @@ def _of_candidates(
 
 
 def _dominant_invalid_reason(reader: StoredTables, config: RolloutSuspiciousQueryConfig) -> _Hits:
-    """Counts every pair of step and reason at once: steps times the few reasons there are."""
+    """Counts every pair of step and reason at once. There are few reasons, so the table is small."""
     invalid = np.flatnonzero(~reader.array("candidates/actor_action_mask"))
     reasons = reader.array("candidates/primary_invalid_reason")[invalid].astype(np.int64)
     steps = reader.array("candidates/step_row_id")[invalid]
@@ -217,7 +217,7 @@ class _Motion:
     signed: bool = False
 
     def of(self, reader: StoredTables, rows: Array) -> Any:
-        """What is not finite is never too much: it is not known."""
+        """The values; those that are not finite are unknown and never exceed a limit."""
         values = reader.array(f"candidate_diagnostics/{self.column}")[rows]
         values = np.abs(values) if self.signed else values
         return np.where(np.isfinite(values), values, -np.inf)

@@ -1,8 +1,7 @@
-"""StoreColumns: the columns of a store that is being validated, each as the schema declares it or not at all.
+"""StoreColumns: the columns of a store that is being validated. A column is exactly as declared, or not available.
 
-A check asks for columns and gets arrays it can rely on: of the declared type, row shape and length. Where it
-cannot have one, `NotUsable` ends that check and the others go on. What is wrong with the column is reported once,
-by the check of the columns themselves.
+A check gets arrays that it can rely on: of the declared type, row shape and length. If a column is not like that,
+`NotUsable` ends this check and the other checks continue. The check of the columns reports what is wrong with it, once.
 """
 
 from __future__ import annotations
@@ -31,24 +30,24 @@ SIZES: Mapping[str, str] = {
     "W": "selected_depth_width_px",
     "P": "target_eval_crops_max_points",
 }
-"""Size that a store fixes → the root attribute that names it. Others have to be the same wherever they occur."""
+"""Size that a store fixes → the root attribute that states it. Other sizes must be the same wherever they occur."""
 
 ENABLED: Mapping[str, str] = {
     "selected_depth": "selected_depth_enabled",
     "target_eval_crops": "target_eval_crops_enabled",
 }
-"""Optional table → the root attribute that says whether its payload was kept."""
+"""Optional table → the root attribute that says whether the store has its payload."""
 
 
 UNREADABLE = (
     *(RollbookError, OSError, ValueError, KeyError),
     *(TypeError, AttributeError, RecursionError),
 )
-"""What comes of reading JSON that is not there, is damaged, or is of another shape."""
+"""Exceptions from reading JSON that is missing, damaged or of another form."""
 
 
 class NotUsable(Exception):
-    """What a check needs is not there, or not as it has to be."""
+    """A column or attribute that a check needs is missing or wrong. Only `validate` catches it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +60,15 @@ class Flaw:
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
-    """What lies on disk: a column, or several of one type side by side."""
+    """An array on disk: one column, or several columns of one type side by side."""
 
     table: str
     name: str
     dtype: str
     shape: tuple[int | str, ...]
-    """Of one row."""
+    """Shape of one row."""
     columns: tuple[str, ...] = ()
-    """Those that share it; none when it is one column."""
+    """The columns that share the array; empty if it is a single column."""
     optional: bool = False
 
     @property
@@ -93,7 +92,7 @@ ARRAYS: Mapping[str, StoredArray] = {
     for array in [_stored_array(table, column)]
     for name in (column.name, array.name)
 }
-"""The array of every column, by the column's path and by its own."""
+"""The array of every column, by the path of the column and by the path of the array."""
 
 
 def array_of(path: str) -> StoredArray:
@@ -102,7 +101,7 @@ def array_of(path: str) -> StoredArray:
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """What an array's own metadata say; read without reading the array."""
+    """What the metadata of an array say. The array itself is not read."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -111,7 +110,7 @@ class _Declared:
 
 
 class Segments:
-    """Rows that belong to owners in order: the steps of every chain, the candidates of every step."""
+    """Rows that are grouped by owner, in order: the steps of every chain, the candidates of every step."""
 
     def __init__(self, counts: Array) -> None:
         self.counts: Rows = counts.astype(np.int64)
@@ -120,33 +119,33 @@ class Segments:
 
     @cached_property
     def owner(self) -> Rows:
-        """Of every row."""
+        """The owner of every row."""
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     @cached_property
     def place(self) -> Rows:
-        """Of every row among those of its owner, from 0."""
+        """The place of every row among the rows of its owner, from 0."""
         total = int(self.ends[-1]) if len(self.ends) else 0
         return np.arange(total) - np.repeat(self.starts, self.counts)
 
     def spread(self, values: Array) -> Array:
-        """A value per owner → the same per row."""
+        """From one value per owner to one value per row."""
         return np.repeat(values, self.counts, axis=0)
 
     def sums(self, values: Array) -> NDArray[np.float64]:
-        """Per owner; one owner's NaN stays its own."""
+        """Sums per owner. A NaN affects only its own owner."""
         sums = np.bincount(self.owner, weights=values, minlength=len(self.counts))
         return sums.astype(np.float64, copy=False)
 
     def counted(self, mask: Mask) -> Rows:
-        """How many rows of each owner are in the mask."""
+        """How many rows of each owner are true in the mask."""
         before = np.concatenate([[0], np.cumsum(mask)])
         counted: Rows = before[self.ends] - before[self.starts]
         return counted
 
 
 class StoreColumns:
-    """What checks are run on."""
+    """What the checks read."""
 
     def __init__(self, store: StoredTables, *, deep: bool = False) -> None:
         self.store = store
@@ -168,23 +167,23 @@ class StoreColumns:
         return self.store.has(path)
 
     def rows(self, table: str) -> int | None:
-        """How many rows a table has to have, as the root attributes say; None where they say nothing."""
+        """How many rows a table must have according to the root attributes; None if they do not say."""
         count = self.attrs.get(ROW_COUNTS[table])
         return count if type(count) is int and count >= 0 else None
 
     def size(self, name: str) -> int:
-        """A size that the root attributes fix."""
+        """A size that the root attributes state."""
         size = self.attrs.get(SIZES[name])
         if type(size) is not int:
             raise NotUsable(f"the root attribute {SIZES[name]} is {size!r}")
         return size
 
     def enabled(self, table: str) -> bool:
-        """Whether an optional table's payload was kept; others always are."""
+        """Whether the store has the payload of a table. Only optional tables can lack it."""
         return table not in ENABLED or self.attrs.get(ENABLED[table]) is True
 
     def flaw(self, path: str) -> Flaw | None:
-        """What is wrong with a column, without reading it unless that costs nothing."""
+        """What is wrong with a column. A compressed column is not read for this."""
         array = array_of(path)
         if array.path not in self._flaws:
             self._flaws[array.path] = self._find_flaw(array)
@@ -198,7 +197,7 @@ class StoreColumns:
         except UNREADABLE as error:
             return Flaw("unreadable_column", f"{array.name}/zarr.json cannot be read: {error}")
         flaw = self._declared_flaw(declared, array)
-        # mapping a raw array shows whether its files are whole; a compressed one is read when it is needed
+        # mapping a raw array shows whether its files are complete; a compressed one is read only when it is used
         return self._opening_flaw(array.path) if flaw is None and declared.raw else flaw
 
     def _declared(self, array: StoredArray) -> _Declared:
@@ -233,7 +232,7 @@ class StoreColumns:
         return None
 
     def _row_shape(self, array: StoredArray, found: tuple[int, ...]) -> tuple[int, ...]:
-        """Sizes that no attribute names are fixed by the first column that has them."""
+        """The expected shape of a row. A size that no attribute states is taken from the first column that has it."""
         if len(found) != len(array.shape):
             found = (0,) * len(array.shape)
         return tuple(
@@ -249,7 +248,9 @@ class StoreColumns:
         try:
             self.store.array(path)
         except Exception as error:  # noqa: BLE001 - damaged bytes make a codec raise anything
-            self._flaws[array_of(path).path] = flaw = Flaw("unreadable_column", _first_line(error))
+            self._flaws[array_of(path).path] = flaw = Flaw(
+                "unreadable_column", (str(error) or type(error).__name__).splitlines()[0]
+            )
             return flaw
         return None
 
@@ -274,7 +275,7 @@ class StoreColumns:
             raise NotUsable(f"the attributes of {table} are not a JSON object")
         return attributes
 
-    # --------------------------------------------------------------------------------- rows of rows
+    # ------------------------------------------------------------------------------- rows by owner
 
     @cached_property
     def chains(self) -> Segments:
@@ -294,7 +295,7 @@ class StoreColumns:
 
     @cached_property
     def taken(self) -> Rows:
-        """The selected candidate of every step, by the mask."""
+        """The selected candidate of every step, according to the mask."""
         rows = np.flatnonzero(self["candidates/selected_mask"])
         steps = self.rows("steps")
         if len(rows) != steps or (self.shells.owner[rows] != np.arange(steps)).any():
@@ -303,13 +304,13 @@ class StoreColumns:
 
     @cached_property
     def target_rows(self) -> tuple[Rows, Mask]:
-        """The target of every rollout, and whether there is such a row."""
+        """The target row of every rollout, and whether that row exists."""
         rows = self["rollouts/target_row_id"]
         there = (rows >= 0) & (rows < (self.rows("targets") or 0))
         return np.where(there, rows, 0), there
 
     def of_target(self, column: str) -> Array:
-        """A column of targets, by rollout."""
+        """A column of targets, for every rollout."""
         rows, there = self.target_rows
         if not there.all():
             raise NotUsable("rollouts/target_row_id names rows that targets does not have")
@@ -317,7 +318,7 @@ class StoreColumns:
 
     @cached_property
     def source_rows(self) -> Rows:
-        """The row in sources of every rollout."""
+        """The row of every rollout in the table sources."""
         ids = self["sources/source_row_id"]
         wanted = self["rollouts/source_row_id"]
         order = np.argsort(ids, kind="stable")
@@ -326,7 +327,3 @@ class StoreColumns:
         if len(found) != len(wanted) or (ids[found] != wanted).any():
             raise NotUsable("rollouts/source_row_id names rows that sources does not have")
         return found
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

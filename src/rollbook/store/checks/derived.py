@@ -1,4 +1,4 @@
-"""Checks of the derived views: `q_h` and `returns` are rebuilt from the facts, and every number is compared."""
+"""Checks of the derived views: `q_h` and `returns` are computed again from the facts and compared."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_q_h(columns: StoreColumns) -> Iterator[Violation]:
 
 
 def _linked_steps(columns: StoreColumns, steps: slice) -> dict[str, Array]:
-    """Links as the counts imply them: a wrong link has its own violation, and must not hide other differences."""
+    """The links that follow from the counts. A wrong stored link has its own violation and must not hide others."""
     return {
         "step_row_id": np.arange(steps.start, steps.stop),
         "rollout_row_id": columns.chains.owner[steps],
@@ -69,7 +69,7 @@ def check_returns(columns: StoreColumns) -> Iterator[Violation]:
 
 
 def check_q_h_rules(columns: StoreColumns) -> Iterator[Violation]:
-    """What a trainer relies on, whatever the facts say."""
+    """The rules that a trainer relies on."""
     trained, valid = columns["q_h/q_train_mask"], columns["q_h/valid_action_mask"]
     gains = columns["q_h/one_step_target_root_gain"]
     yield from violations_at(
@@ -131,7 +131,7 @@ def _attrs_differ(
 
 
 class _Comparison:
-    """Stored columns of a view against the rebuilt ones, block by block."""
+    """Compares the stored columns of a view with the computed ones, block by block."""
 
     def __init__(self, columns: StoreColumns, table: str) -> None:
         self._table = table
@@ -145,12 +145,8 @@ class _Comparison:
     def add(self, steps: slice, view: Mapping[str, Array]) -> None:
         for name, stored in self._stored.items():
             if name in view and not _same_bits(stored[steps], view[name]):
-                self._keep(
-                    name, steps, len(stored), any_in_row(_differs(stored[steps], view[name]))
-                )
-
-    def _keep(self, name: str, steps: slice, rows: int, wrong: Mask) -> None:
-        self._wrong.setdefault(name, np.zeros(rows, np.bool_))[steps] = wrong
+                wrong = self._wrong.setdefault(name, np.zeros(len(stored), np.bool_))
+                wrong[steps] = any_in_row(_differs(stored[steps], view[name]))
 
     def violations(self) -> Iterator[Violation]:
         for name, wrong in self._wrong.items():
@@ -163,7 +159,7 @@ class _Comparison:
 
 
 def _same_bits(one: Array, other: Array) -> bool:
-    """True settles it without a temporary for NaNs; nearly every block ends here."""
+    """Whether two arrays have the same bits. This is faster than a comparison with NaNs, and nearly always true."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     bits = f"u{one.dtype.itemsize}"
@@ -186,7 +182,7 @@ def _gamma(columns: StoreColumns) -> float:
 
 
 def _step_blocks(chains: Segments) -> Iterator[slice]:
-    """Whole chains, a few thousand steps at a time."""
+    """Complete chains, a few thousand steps at a time."""
     first, total = 0, int(chains.ends[-1]) if len(chains.ends) else 0
     while first < total:
         at = int(np.searchsorted(chains.ends, first + _BLOCK_STEPS, side="right")) - 1

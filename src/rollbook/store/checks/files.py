@@ -1,4 +1,4 @@
-"""Checks of the files: each one the manifest lists is there in its size, and no other. Deep: and with its bytes."""
+"""Checks of the files: exactly those in the manifest, in the right size. A deep check also compares their bytes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from rollbook.store.manifest import (
 )
 
 _SEALED = frozenset({ROLLOUT_MANIFEST_FILENAME, "zarr.json"})
-"""Not in the list: the manifest cannot list itself, and opening the store compares both with each other."""
+"""These files are not in the list: the manifest cannot list itself, and opening the store compares the two."""
 _LARGE = 1 << 20
 _THREADS = 4
-_TOO_MANY = 20
+_MOST_LISTED = 20
 
 
 def check_manifest_fields(columns: StoreColumns) -> Iterator[Violation]:
@@ -43,14 +43,14 @@ def check_manifest_fields(columns: StoreColumns) -> Iterator[Violation]:
 
 
 def check_files(columns: StoreColumns) -> Iterator[Violation]:
-    """Sizes only: what a copy that stopped half-way, or a hand in the folder, leaves behind."""
+    """Names and sizes only. This finds incomplete copies and manual changes in the folder."""
     listed = _listed(columns)
     found = dict(_files_below(columns.store.store_dir, ""))
-    yield from _at_most(
+    yield from _first_of(
         Violation("missing_file", _table(path), f"{path} is missing; copy the store again")
         for path in sorted(listed.keys() - found.keys())
     )
-    yield from _at_most(
+    yield from _first_of(
         Violation(
             "wrong_file_size",
             _table(path),
@@ -59,19 +59,19 @@ def check_files(columns: StoreColumns) -> Iterator[Violation]:
         for path in sorted(listed.keys() & found.keys())
         if found[path] != listed[path][0]
     )
-    yield from _at_most(
+    yield from _first_of(
         Violation("unlisted_file", _table(path), f"{path} is not in the manifest; remove it")
         for path in sorted(found.keys() - listed.keys() - _SEALED)
     )
 
 
 def check_checksums(columns: StoreColumns) -> Iterator[Violation]:
-    """Every byte of every listed file, so that one flipped bit is found."""
+    """Every byte of every listed file. This finds a single flipped bit."""
     if not columns.deep:
         return
     listed = _listed(columns)
     sums = _checksums(f"{columns.store.store_dir}{os.sep}", listed)
-    yield from _at_most(
+    yield from _first_of(
         Violation(
             "checksum_mismatch",
             _table(path),
@@ -91,7 +91,7 @@ def _listed(columns: StoreColumns) -> FileSums:
 
 
 def _files_below(folder: Path, prefix: str) -> Iterator[tuple[str, int]]:
-    """Every file with its size; a link counts as what it is, not as what it points to."""
+    """Every file with its size. A symbolic link counts as itself, not as its target."""
     with os.scandir(folder) as entries:
         for entry in entries:
             name = f"{prefix}{entry.name}"
@@ -102,7 +102,7 @@ def _files_below(folder: Path, prefix: str) -> Iterator[tuple[str, int]]:
 
 
 def _checksums(folder: str, listed: FileSums) -> dict[str, str | None]:
-    """Large files on several threads; small ones cost less than handing them over."""
+    """Large files are read by several threads; for small files that would be slower."""
     large = [path for path, (size, _) in listed.items() if size >= _LARGE]
     small = [path for path, (size, _) in listed.items() if size < _LARGE]
     with ThreadPoolExecutor(_THREADS) as threads:
@@ -112,7 +112,7 @@ def _checksums(folder: str, listed: FileSums) -> dict[str, str | None]:
 
 
 def _checksum_of(path: str) -> str | None:
-    """None where there is no such file, which is another violation."""
+    """The checksum of a file; None if the file is missing, which is another violation."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -141,10 +141,10 @@ def _table(path: str) -> str:
     return path.split("/")[0] if "/" in path else ""
 
 
-def _at_most(violations: Iterator[Violation]) -> Iterator[Violation]:
-    """A store that lost everything has thousands of these; the first ones tell as much."""
+def _first_of(violations: Iterator[Violation]) -> Iterator[Violation]:
+    """The first violations, and a count of the others. A damaged store can have thousands."""
     for number, violation in enumerate(violations):
-        if number == _TOO_MANY:
+        if number == _MOST_LISTED:
             left = 1 + sum(1 for _ in violations)
             yield Violation(violation.code, "", f"and {left} more files")
             return

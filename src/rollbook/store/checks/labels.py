@@ -1,4 +1,4 @@
-"""Checks of the labels: who has one, who may be trained on, and the sums along a chain."""
+"""Checks of the labels: which candidates have one, which may be used for training, and the sums along a chain."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from rollbook.store.schema import CANDIDATES, STEPS
 _TOLERANCE = 1e-5
 _SUM = "cumulative_"
 _SUMMED = tuple(name.removeprefix(_SUM) for name in STEPS.columns if name.startswith(_SUM))
-"""Metrics that steps and rollouts keep the sum of."""
+"""Metrics whose sums steps and rollouts store."""
 _ALL = tuple(CANDIDATES.columns)
 _SCORES = _ALL[_ALL.index("scene_rri") : _ALL.index("selection_logits") + 1]
-"""What the oracle and the policy gave a candidate; NaN where they gave nothing."""
+"""Columns that the oracle and the policy fill; NaN where they gave no value."""
 
 
 def check_labels_on_invalid(columns: StoreColumns) -> Iterator[Violation]:
-    """Invalid is never a low score: it is no score."""
+    """An invalid candidate has no score; a low score would be wrong."""
     invalid = ~columns["candidates/actor_action_mask"]
     for name in _SCORES:
         values = columns[f"candidates/{name}"]
         yield from violations_at(
             "label_on_invalid",
             "candidates",
-            invalid & (values == values),  # NaN is the one value that differs from itself
+            invalid & (values == values),  # NaN is the only value that differs from itself
             f"{name} is not NaN for a candidate the actor could not take",
         )
 
@@ -67,7 +67,7 @@ def check_cumulative(columns: StoreColumns) -> Iterator[Violation]:
 
 
 def _differs_from_sum(stored: Array, values: Array, chains: Segments) -> Mask:
-    """Chains side by side, one step at a time: a value in one chain cannot blur the sum of another."""
+    """All chains at once, one step at a time, so that values of one chain do not affect the sum of another."""
     finite = np.isfinite(values)
     values = np.where(finite, values, 0).astype(np.float64)
     total, size = np.zeros((2, len(chains.counts)))
@@ -86,7 +86,7 @@ def _differs_from_sum(stored: Array, values: Array, chains: Segments) -> Mask:
 def _close(
     stored: Array, total: NDArray[np.float64], size: NDArray[np.float64], seen: Mask
 ) -> Mask:
-    """Within what adding up in float32 may lose; NaN, and only NaN, before a first label."""
+    """Whether a stored sum is right, within the rounding of float32. Before the first label it must be NaN."""
     near: Mask = np.abs(stored - total) <= _TOLERANCE * size + 1e-7
     return np.where(seen, near, np.isnan(stored))
 

@@ -1,4 +1,4 @@
-"""Checks of the links: row ids, offsets, and which row belongs to which."""
+"""Checks of the links between tables: row ids, offsets and owners."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OWN_IDS = {
 
 
 def check_row_ids(columns: StoreColumns) -> Iterator[Violation]:
-    """A row's id is its place, so that an id can be used as an index."""
+    """The id of a row must be its place, so that an id can be used as an index."""
     for table, name in _OWN_IDS.items():
         ids = columns[f"{table}/{name}"]
         wrong = ids != np.arange(len(ids))
@@ -161,7 +161,7 @@ def _duplicates(code: str, table: str, ids: Array, message: str) -> Iterator[Vio
 
 
 def check_one_source_per_target(columns: StoreColumns) -> Iterator[Violation]:
-    """A target is an object in one source row; two sources that share one were mixed up."""
+    """A target belongs to one source row. Two sources with the same target row are an error."""
     targets, sources = columns["rollouts/target_row_id"], columns["rollouts/source_row_id"]
     pairs = np.unique(np.stack([targets, sources], axis=1), axis=0)[:, 0]
     shared = np.unique(pairs[1:][pairs[1:] == pairs[:-1]])
@@ -198,11 +198,11 @@ def check_parents(columns: StoreColumns) -> Iterator[Violation]:
         "parent_rollout_row_id and fork_step_index are neither both -1 nor an earlier chain and a step",
     )
     children = np.flatnonzero(earlier)
-    yield from _related(columns, children, parents[children])
-    yield from _forked(columns, children, parents[children], forks[children].astype(np.int64))
+    yield from _parent_links(columns, children, parents[children])
+    yield from _forks(columns, children, parents[children], forks[children].astype(np.int64))
 
 
-def _related(columns: StoreColumns, children: Rows, parents: Rows) -> Iterator[Violation]:
+def _parent_links(columns: StoreColumns, children: Rows, parents: Rows) -> Iterator[Violation]:
     for name in ("source_row_id", "target_row_id"):
         values = columns[f"rollouts/{name}"]
         strangers = children[values[children] != values[parents]]
@@ -212,7 +212,7 @@ def _related(columns: StoreColumns, children: Rows, parents: Rows) -> Iterator[V
             )
 
 
-def _forked(
+def _forks(
     columns: StoreColumns, children: Rows, parents: Rows, forks: Rows
 ) -> Iterator[Violation]:
     steps = columns["rollouts/num_steps"]

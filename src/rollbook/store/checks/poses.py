@@ -1,4 +1,4 @@
-"""Checks of the poses: finite, rigid, and seen from the root as they should be. A block at a time: they are large."""
+"""Checks of the poses: finite, rigid and consistent with the root. They are large, so they are read in blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RELATIVE = 1e-4
 _AXES = ((0, 1), (0, 2), (1, 2))
 
 Parts = NDArray[np.float32]
-"""[12, n]: each number of a pose for all rows at once, so that arithmetic runs over whole columns."""
+"""[12, n]: one array per number of a pose, so that arithmetic works on whole columns."""
 
 
 def check_root_poses(columns: StoreColumns) -> Iterator[Violation]:
@@ -85,12 +85,12 @@ def _parts(poses: Array) -> Parts:
 
 
 def _not_finite(parts: Parts) -> Mask:
-    # a sum is finite only if every term is; one that overflows is no pose either
+    # a sum is finite only if every term is; a sum that overflows is not a pose either
     return np.asarray(~np.isfinite(parts.sum(axis=0)))
 
 
 def _not_rigid(parts: Parts) -> Mask:
-    """Rows whose axes are not of length 1, at right angles and right-handed; leaves out what is not finite."""
+    """Rows whose axes are not orthonormal and right-handed. Rows that are not finite are left out."""
     axes = parts[:9].reshape(3, 3, -1)
     worst = np.zeros(parts.shape[1], np.float32)
     for axis in axes:
@@ -98,12 +98,12 @@ def _not_rigid(parts: Parts) -> Mask:
     for one, other in _AXES:
         np.maximum(worst, np.abs(_dot(axes[one], axes[other])), out=worst)
     np.maximum(worst, np.abs(_dot(_cross(axes[0], axes[1]), axes[2]) - 1), out=worst)
-    # numbers that overflow on the way leave a NaN, which is not within the tolerance either
+    # an overflow leaves a NaN, which is not within the tolerance either
     return ~(worst <= _RIGID) & ~_not_finite(parts)
 
 
 def _not_from_root(root: Parts, pose: Parts, relative: Parts) -> Mask:
-    """Where inverse(root) ∘ pose is another pose. Row i of the inverse rotation is column i of the root's."""
+    """Rows where inverse(root) ∘ pose differs. Row i of the inverse rotation is column i of the rotation."""
     turns = root[:9].reshape(3, 3, -1)
     moved = pose[9:] - root[9:]
     worst = np.zeros(pose.shape[1], np.float32)

@@ -1,4 +1,4 @@
-"""Checks of the provenance: sources, targets and lineage say where every rollout came from, and agree."""
+"""Checks of the provenance: sources, targets and lineage must state the origin of every rollout, and agree."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def check_required_words(columns: StoreColumns) -> Iterator[Violation]:
 
 
 def _without_word(columns: StoreColumns, table: str, name: str) -> Mask:
-    """Where there is no code, or the word is empty; a code out of range is another violation."""
+    """Rows without a code or with an empty word. A code out of range is another violation."""
     dictionary = TABLES[table].columns[name].words
     assert dictionary is not None, f"{table}/{name} is not coded"
     codes, words = columns[f"{table}/{name}"], columns.words(dictionary)
@@ -174,7 +174,7 @@ def check_target_labels(columns: StoreColumns) -> Iterator[Violation]:
 
 
 def check_target_names(columns: StoreColumns) -> Iterator[Violation]:
-    """A target id that spells out its scene and snippet has to spell those of the rollouts that use it."""
+    """A target id that contains a scene and a snippet must contain those of the rollouts that use it."""
     names = _spelled_places(columns.words("target"))
     if not names:
         return
@@ -195,7 +195,7 @@ def check_target_names(columns: StoreColumns) -> Iterator[Violation]:
 
 
 def _spelled_places(words: tuple[str, ...]) -> dict[int, str]:
-    """Code → `scene:snippet`, of the ids written `scene:snippet:table:sem=…:inst=…:idx=…`."""
+    """Code → `scene:snippet`, for ids of the form `scene:snippet:table:sem=…:inst=…:idx=…`."""
     places = {}
     for code, word in enumerate(words):
         head, *tail = word.rsplit(":", 4)

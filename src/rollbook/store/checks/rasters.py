@@ -1,4 +1,4 @@
-"""Checks of the optional payloads: depth images of the poses that were taken, and the oracle's point clouds."""
+"""Checks of the optional payloads: depth images at the selected poses, and point clouds of the oracle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHARED_ATTRS = {
 
 
 def check_depth_rows(columns: StoreColumns) -> Iterator[Violation]:
-    """One image per step, at the candidate that was taken."""
+    """There must be one image per step, at the selected candidate."""
     if not columns.enabled("selected_depth"):
         return
     images, steps = columns.rows("selected_depth"), columns.rows("steps")
@@ -69,27 +69,29 @@ def check_depth_cameras(columns: StoreColumns) -> Iterator[Violation]:
 
 
 def check_depth_pixels(columns: StoreColumns) -> Iterator[Violation]:
-    """A number where a pixel is valid, 0 where it is not. Decoding is slow: all images only when deep."""
+    """Valid pixels must be finite, others 0. Decoding is slow, so only a deep check reads all images."""
     if not columns.enabled("selected_depth") or not columns.rows("selected_depth"):
         return
-    rows = _looked_at(columns.rows("selected_depth") or 0, columns.deep)
+    rows = _sampled_rows(columns.rows("selected_depth") or 0, columns.deep)
     depth, mask = _frames(columns, "depth_m"), _frames(columns, "valid_mask")
 
-    def judged(row: int) -> str:
+    def flaw_of(row: int) -> str:
         try:
-            return "" if _sound_pixels(depth.frame(row), mask.frame(row)) else "wrong_depth_pixel"
+            return (
+                "" if _pixels_are_valid(depth.frame(row), mask.frame(row)) else "wrong_depth_pixel"
+            )
         except Exception:  # noqa: BLE001 - damaged bytes make a codec raise anything
             return "unreadable_depth"
 
     with ThreadPoolExecutor(_THREADS) as threads:
-        found = np.array(list(threads.map(judged, rows.tolist())))
+        found = np.array(list(threads.map(flaw_of, rows.tolist())))
     for code, message in _PIXEL_FLAWS.items():
         if (found == code).any():
             yield violation_of_rows(code, "selected_depth", rows[found == code], message)
 
 
-def _looked_at(images: int, deep: bool) -> Rows:
-    """All images, or some that are spread evenly over the store, the first and the last among them."""
+def _sampled_rows(images: int, deep: bool) -> Rows:
+    """All images, or some that are evenly spread over the store, including the first and the last."""
     count = images if deep else min(images, _QUICK_IMAGES)
     return np.unique(np.linspace(0, images - 1, count).round().astype(np.int64))
 
@@ -110,8 +112,8 @@ def _frames(columns: StoreColumns, name: str) -> FrameReader:
         raise NotUsable(f"selected_depth/{name} cannot be read: {error}") from error
 
 
-def _sound_pixels(depth: Array, valid: Mask) -> bool:
-    """On the bits, without the sign: from the exponent of infinity on nothing is finite, and 0 is 0."""
+def _pixels_are_valid(depth: Array, valid: Mask) -> bool:
+    """Works on the bits without the sign: bits from the exponent of infinity on are not finite, and 0 is 0."""
     bits = depth.view(np.uint16) & np.uint16(0x7FFF)
     return not (bits >= _INFINITE).any() and not (bits * ~valid).any()
 
@@ -148,7 +150,7 @@ def check_crop_rows(columns: StoreColumns) -> Iterator[Violation]:
 
 
 def check_crop_candidates(columns: StoreColumns) -> Iterator[Violation]:
-    """A crop of the state before names no candidate, one of a candidate names a candidate of its step."""
+    """A crop of the state before the step names no candidate; any other crop names a candidate of its step."""
     if not columns.rows("target_eval_crops"):
         return
     roles, rows = (
@@ -213,7 +215,7 @@ def _crop_blocks(rows: int, width: int) -> Iterator[slice]:
 
 
 def check_payload_attrs(columns: StoreColumns) -> Iterator[Violation]:
-    """What a group says of itself is what the root attributes say."""
+    """The attributes of a group must equal the root attributes."""
     for table, names in _SHARED_ATTRS.items():
         attrs = columns.group_attrs(table)
         for name in names:

@@ -1,4 +1,4 @@
-"""Checks of the selection: valid ranks, the one candidate that was taken, probabilities, proposals and reasons."""
+"""Checks of the selection: ranks of valid candidates, the selected one, probabilities, proposals and reasons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollbook.store.checks.violation import Violation, violations_at
 _SUM_TOLERANCE = 1e-4
 _LOG_TOLERANCE = 1e-4
 _TINY = 1e-37
-"""Below the smallest normal float32 a probability has no digits left to compare."""
+"""Probabilities below the smallest normal float32 have too few digits to compare."""
 _KNOWN_BITS = np.uint32(sum(1 << bit for bit in INVALID_REASON_CODES.values()))
 
 
@@ -35,7 +35,7 @@ def check_valid_counts(columns: StoreColumns) -> Iterator[Violation]:
 def check_compact_indices(columns: StoreColumns) -> Iterator[Violation]:
     valid, shells = columns["candidates/actor_action_mask"], columns.shells
     rank = np.cumsum(valid)
-    rank -= valid  # how many valid ones come before
+    rank -= valid  # number of valid candidates before each
     rank -= shells.spread(np.concatenate([rank, [0]])[shells.starts])
     rank[~valid] = -1
     yield from violations_at(
@@ -118,7 +118,7 @@ def check_log_probabilities(columns: StoreColumns) -> Iterator[Violation]:
 
 
 def check_proposals(columns: StoreColumns) -> Iterator[Violation]:
-    """Whatever the actor could take was proposed by something, with some density."""
+    """Every candidate that the actor could take must have a proposal with a density."""
     valid = columns["candidates/actor_action_mask"]
     for name in ("strategy_id", "position_id", "mixture_id"):
         yield from violations_at(
@@ -199,7 +199,7 @@ def check_path_collisions(columns: StoreColumns) -> Iterator[Violation]:
 
 
 def check_reason_codes(columns: StoreColumns) -> Iterator[Violation]:
-    """The names the store carries for its bits are those this release reads them by."""
+    """The reason names in the store must be those of this release."""
     attrs = columns.group_attrs("metadata")
     same = attrs.get("reason_codes") == dict(INVALID_REASON_CODES)
     if not same or attrs.get("reason_code_version") != columns.attrs.get("reason_code_version"):

@@ -1,4 +1,4 @@
-"""Checks of the structure: groups, columns, counts and coded words are as the schema declares them."""
+"""Checks of the structure: groups, columns, counts and coded words must match the schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MANIFEST_COUNTS = {
     "q_h_states": "num_q_h_states",
     "q_h_max_candidates": "q_h_max_candidates",
 }
-"""Count in the manifest → the root attribute that has to say the same."""
+"""Count in the manifest → the root attribute that must have the same value."""
 
 _ALIGNED = {
     "num_candidate_diagnostics": "num_candidates",
@@ -45,7 +45,7 @@ def check_columns(columns: StoreColumns) -> Iterator[Violation]:
         arrays = {array.name: array for array in ARRAYS.values() if array.table == table}
         kept = [name for name, array in arrays.items() if columns.has(array.path)]
         if columns.enabled(table) and (kept or columns.rows(table) != 0):
-            yield from _flawed(columns, arrays)
+            yield from _column_flaws(columns, arrays)
         elif kept or columns.rows(table) != 0:
             yield Violation(
                 "disabled_but_kept",
@@ -53,17 +53,17 @@ def check_columns(columns: StoreColumns) -> Iterator[Violation]:
                 f"the root attribute {ENABLED[table]} is not true, but it has rows or columns "
                 f"({', '.join(kept) or 'none'})",
             )
-        yield from _unknown(columns, table, arrays)
+        yield from _unknown_columns(columns, table, arrays)
 
 
-def _flawed(columns: StoreColumns, arrays: Mapping[str, StoredArray]) -> Iterator[Violation]:
+def _column_flaws(columns: StoreColumns, arrays: Mapping[str, StoredArray]) -> Iterator[Violation]:
     for array in arrays.values():
         flaw = columns.flaw(array.path)
         if flaw is not None and (columns.has(array.path) or not array.optional):
             yield Violation(flaw.code, array.table, flaw.message)
 
 
-def _unknown(
+def _unknown_columns(
     columns: StoreColumns, table: str, arrays: Mapping[str, StoredArray]
 ) -> Iterator[Violation]:
     folder = columns.store.store_dir / table
@@ -75,7 +75,7 @@ def _unknown(
 
 
 def check_optional_columns(columns: StoreColumns) -> Iterator[Violation]:
-    """Actor features are facts of the candidates and repeated in the dense view, or in neither."""
+    """Actor features must be in both tables, candidates and dense view, or in neither."""
     facts = columns.has("candidates/actor_features")
     if facts != columns.has("q_h/actor_features"):
         has, lacks = ("candidates", "q_h") if facts else ("q_h", "candidates")
@@ -87,7 +87,7 @@ def check_optional_columns(columns: StoreColumns) -> Iterator[Violation]:
 
 
 def check_counts(columns: StoreColumns) -> Iterator[Violation]:
-    """Root attributes against the manifest and against each other; rows against them are `wrong_row_count`."""
+    """Compare the root attributes with the manifest and with each other. `wrong_row_count` covers the rows."""
     attrs, counts = columns.attrs, columns.store.manifest()["manifest"].get("counts")
     counts = counts if isinstance(counts, dict) else {}
     for name, attribute in _MANIFEST_COUNTS.items():
@@ -122,7 +122,7 @@ def check_dictionaries(columns: StoreColumns) -> Iterator[Violation]:
 
 
 def check_codes(columns: StoreColumns) -> Iterator[Violation]:
-    """Every code is a place in its dictionary, or -1."""
+    """Every code must be an index into its dictionary, or -1."""
     for table in TABLES.values():
         for name, column in table.columns.items():
             if column.words is None or not columns.enabled(table.name):

@@ -1,4 +1,4 @@
-"""Validation: a list of small checks, each yielding what it finds. All of them run; none stops the others."""
+"""Validation of a store: a list of small checks. All of them run; none stops the others."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ CHECKS: tuple[Check, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class RolloutZarrValidationResult:
-    """What a store holds, and everything that is wrong with it."""
+    """The size of a store, and everything that is wrong with it."""
 
     store_dir: Path
     num_rollouts: int
@@ -121,9 +121,9 @@ class RolloutZarrValidationResult:
 def validate_rollout_zarr_store(
     store_dir: str | os.PathLike[str], *, deep: bool = False
 ) -> RolloutZarrValidationResult:
-    """Everything that is wrong with a store. `deep` also reads every byte and compares it with its checksum.
+    """Find everything that is wrong with a store. `deep` also compares every file with its checksum.
 
-    Nothing is raised for a bad store, not even for a folder that is none: that is a violation with zero counts.
+    A bad store never raises an exception. A folder that is not a store is a violation, with zero counts.
     """
     folder = Path(store_dir).resolve()
     try:
@@ -131,9 +131,7 @@ def validate_rollout_zarr_store(
     except UNREADABLE as error:
         return RolloutZarrValidationResult(folder, 0, 0, 0, tuple(_unopened(folder, error)))
     columns = StoreColumns(store, deep=deep)
-    with np.errstate(
-        all="ignore"
-    ):  # a bad store may hold any numbers; what comes of them is compared
+    with np.errstate(all="ignore"):  # a bad store may hold any numbers
         found = [violation for check in CHECKS for violation in _run(check, columns)]
     return RolloutZarrValidationResult(
         folder,
@@ -156,7 +154,7 @@ def _run(check: Check, columns: StoreColumns) -> Iterator[Violation]:
 
 
 def _unopened(folder: Path, error: Exception) -> Iterator[Violation]:
-    """Why a store cannot be opened; a version that does not fit is named even when something else came first."""
+    """Why a store cannot be opened. A wrong schema version is always reported, also beside another problem."""
     attrs = _root_attributes(folder)
     if attrs is None:
         yield Violation("not_a_store", "", str(error))
@@ -175,7 +173,7 @@ def _unopened(folder: Path, error: Exception) -> Iterator[Violation]:
 
 
 def _root_attributes(folder: Path) -> dict[str, Any] | None:
-    """None where the folder does not claim to be a store."""
+    """The root attributes; None if the folder does not look like a store."""
     try:
         attrs = json.loads((folder / "zarr.json").read_bytes())["attributes"]
     except UNREADABLE:

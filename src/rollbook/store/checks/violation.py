@@ -1,4 +1,4 @@
-"""Violation: one thing that is wrong with a store, by a stable code, with the rows it concerns."""
+"""Violation: one problem of a store, with a stable code and the rows concerned."""
 
 from __future__ import annotations
 
@@ -66,20 +66,20 @@ CODES: Mapping[str, tuple[str, ...]] = {
         *("wrong_crop_mask", "wrong_crop_points"),
     ),
 }
-"""Every code there is, by what it is about. A code keeps its meaning; new ones may come."""
+"""Every code, by topic. A code keeps its meaning; new codes may be added."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
     code: str
-    """Stable: tests, scripts and dashboards may rely on it."""
+    """Stable. Tests, scripts and dashboards may rely on it."""
     table: str
-    """The group it is about; empty when it is about the store."""
+    """The table concerned; empty if it is the whole store."""
     message: str
     rows: tuple[int, ...] = ()
-    """The first few rows; empty when it is not about rows."""
+    """The first few rows; empty if no rows are concerned."""
     count: int = 0
-    """How many rows there are in all."""
+    """The number of all rows concerned."""
 
     def __str__(self) -> str:
         where = f"{self.table}: " if self.table else ""
@@ -93,7 +93,7 @@ class Violation:
         return f" ({'row' if self.count == 1 else 'rows'} {', '.join(map(str, self.rows))}{rest})"
 
     def as_dict(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Plain values for `--json`."""
         return {
             "code": self.code,
             "table": self.table,
@@ -106,13 +106,13 @@ class Violation:
 def violations_at(
     code: str, table: str, wrong: NDArray[np.bool_], message: str
 ) -> Iterator[Violation]:
-    """One violation for all rows with something wrong in them; none when there is no such row."""
+    """One violation for all wrong rows; none if no row is wrong."""
     if wrong.any():
         yield violation_of_rows(code, table, np.flatnonzero(any_in_row(wrong)), message)
 
 
 def any_in_row(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """By row, whatever the shape of a row."""
+    """One value per row, whatever the shape of a row."""
     return mask if mask.ndim == 1 else np.asarray(mask.reshape(len(mask), -1).any(axis=1))
 
 
