@@ -262,11 +262,11 @@ class _Episode:
             "collision_count": self._collisions if self._counted is None else self._counted,
             "time_to_goal_s": None if reached is None or self.fps is None else reached / self.fps,
         }
-        for name in OUTCOMES:
+        for name, kind in OUTCOMES.items():
             number = _number(self._said.get(name))
             if number is not None:
-                found[name] = _SHAPES.get(name, float)(number)
-        return found
+                found[name] = kind.type(number)
+        return {name: found.get(name) for name in OUTCOMES}
 
     def traces(self) -> dict[str, str]:
         """Everything that was observed, in short."""
@@ -288,9 +288,6 @@ class _Episode:
 def _bytes_of(array: Array) -> memoryview:
     """Not a copy, unless rows do not lie one after the other."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-_SHAPES: Mapping[str, type[bool] | type[int]] = {"success": bool, "collision_count": int}
 
 
 def _play(
