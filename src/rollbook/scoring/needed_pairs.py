@@ -36,12 +36,9 @@ def needed_pairs(
         answers.append(_pairs_to_rule_out(outcome, rule, gate))
     if gate.mode == "superiority" and not verdict.better:
         answers.append(_pairs_to_claim(statistics, gate))
-    most = 0
-    for answer in answers:
-        if answer is None:
-            return None
-        most = max(most, answer)
-    return max(1, most) if most <= MOST_PAIRS else None  # it holds, so at least one pair is needed
+    known = [answer for answer in answers if answer is not None]
+    most = max([1, *known])  # it holds, so at least one pair is needed
+    return most if len(known) == len(answers) and most <= MOST_PAIRS else None
 
 
 def _pairs_to_fill(outcome: OutcomeStatistics, gate: Gate, facts: RunFacts) -> int | None:

@@ -106,17 +106,19 @@ def _one_per_baseline(results: Sequence[EvalResult]) -> tuple[list[EvalResult], 
     if len(set(ids)) == len(ids):
         return rows, 0
     order = {"failed": 0, "complete": 1}
-    rows.sort(key=lambda row: (row.baseline_episode_id, order.get(row.status, 2), _text(row)))
+    rows.sort(
+        key=lambda row: (
+            row.baseline_episode_id,
+            order.get(row.status, 2),
+            json.dumps(row.metrics, sort_keys=True, default=str),
+        )
+    )
     kept = [
         row
         for place, row in enumerate(rows)
         if place == 0 or rows[place - 1].baseline_episode_id != row.baseline_episode_id
     ]
     return kept, len(rows) - len(kept)
-
-
-def _text(row: EvalResult) -> str:
-    return json.dumps(row.metrics, sort_keys=True, default=str)
 
 
 def _situations(repro: Sequence[Mapping[str, Any]]) -> NDArray[np.intp] | None:

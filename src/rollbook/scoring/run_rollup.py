@@ -42,7 +42,7 @@ from rollbook.scoring.intervals import (
     wilson_interval,
 )
 from rollbook.scoring.needed_pairs import needed_pairs
-from rollbook.scoring.outcome_pairs import OutcomePairs, outcome_pairs
+from rollbook.scoring.outcome_pairs import outcome_pairs
 from rollbook.scoring.outcome_statistics import OutcomeStatistics, outcome_statistics
 from rollbook.scoring.paired_tests import (
     e_value,
@@ -78,7 +78,7 @@ def rollup(
     plain = vote(columns)
     success = _success_summary(statistics["success"], plain.means["success"], gate)
     others: dict[Outcome, OutcomeSummary] = {
-        name: _outcome_summary(statistics[name], plain.means[name], gate)
+        name: OutcomeSummary(**_shared_fields(statistics[name], plain.means[name], gate))
         for name in OUTCOMES
         if name != "success"
     }
@@ -194,10 +194,6 @@ def _scenario_failure(
 # -------------------------------------------------------------------------------------- one outcome
 
 
-def _outcome_summary(outcome: OutcomeStatistics, means: MetricMeans, gate: Gate) -> OutcomeSummary:
-    return OutcomeSummary(**_shared_fields(outcome, means, gate))
-
-
 def _success_summary(outcome: OutcomeStatistics, means: MetricMeans, gate: Gate) -> SuccessSummary:
     wins, losses, n = outcome.wins, outcome.losses, outcome.n
     shared = _shared_fields(outcome, means, gate)
@@ -274,8 +270,11 @@ def _interval(
 ) -> tuple[Interval | None, str | None, list[str]]:
     """Interval of the delta, name of the method, and notes for the reader."""
     pairs, n = outcome.pairs, outcome.n
+    if not n and pairs.evidence == "open_loop":
+        text = "open loop: actions changed or did not, which says nothing about the outcome"
+        return None, None, [text]
     if not n:
-        return None, None, [_why_no_pairs(pairs)]
+        return None, None, ["not measured"]
     crashed = f"{pairs.crashes} crashed, counted "
     if pairs.metric == "success":
         interval = tango_interval(outcome.wins, outcome.losses, n)
@@ -297,12 +296,6 @@ def _interval(
         return None, "sign_flip", notes
     finite = all(map(math.isfinite, found.interval))
     return found.interval if finite else None, f"sign_flip+{found.method}", notes
-
-
-def _why_no_pairs(pairs: OutcomePairs) -> str:
-    if pairs.evidence == "open_loop":
-        return "open loop: actions changed or did not, which says nothing about the outcome"
-    return "not measured"
 
 
 def _bets(success: OutcomeStatistics, gate: Gate) -> SequentialBets:
