@@ -1,7 +1,7 @@
 """Outcomes: the results of an episode that policies are compared by, declared once in one table.
 
 Scoring, runner, server and command line read this table. A new outcome is a new name in `Outcome` and a new row in
-`OUTCOMES`; docs/statistics.md lists the other files that a new outcome needs.
+`OUTCOMES`; docs/statistics.md lists the files that a new outcome needs.
 """
 
 from __future__ import annotations
