@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from rollbook.cli.replay_report import summary_lines
+from rollbook.cli.replay_report import report_lines, summary_lines
 from rollbook.scoring import rollup
 from tests.scoring.result_rows import at, row, successes
 
@@ -35,3 +36,17 @@ def test_a_report_says_how_many_situations_its_pairs_are_of() -> None:
     lines = summary_lines(rollup(results))
     assert any("n 5/5  closed_loop" in each for each in lines)
     assert any("20 pairs of 5 situations" in each for each in lines)
+
+
+def test_the_summary_of_another_server_is_shown_without_statistics() -> None:
+    means = {"baseline": 0.5, "candidate": 0.75, "delta": 0.25, "delta_is_better": True}
+    plain = {"success_rate": means, "better_count": 1, "metric_total": 1, "recommend": "ship"}
+    lines = report_lines(plain)
+    (line,) = [each for each in lines if "success_rate" in each]
+    assert line.endswith("baseline    0.500  candidate    0.750  Δ   +0.250")
+    assert lines[-1] == "Recommend: ship  (1/1 metrics better)"
+
+
+def test_a_summary_of_unknown_shape_is_shown_as_it_is() -> None:
+    summary = {"success_rate": "very good"}
+    assert json.loads("\n".join(report_lines(summary))) == summary
