@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import typer
 
 from rollbook import __version__
-from rollbook.cli.main import main
+from rollbook.cli.main import app, main
 from rollbook.contracts import (
     COMPATIBLE,
     TrainerBatch,
@@ -75,6 +78,57 @@ def test_the_installed_command_runs() -> None:
     )
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.endswith("10 checked, all green\n")
+
+
+def test_help_begins_with_first_steps_and_groups_the_commands() -> None:
+    shown = rollbook("--help").stdout
+    headings = ["First steps:", "Options:", "Record:", "Store:", "Generate:", "Replay:", "Operate:"]
+    places = [shown.index(heading) for heading in headings]
+    assert places == sorted(places)
+    steps = shown.split("First steps:")[1].split("Options:")[0].strip().splitlines()
+    assert len(steps) == 3
+    for step in steps:
+        command = step.strip().split("   ")[0].split()[1:]
+        assert rollbook(*command, "--help").returncode == 0
+
+
+def every_command(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    yield " ".join(path), command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from every_command(below, (*path, name))
+
+
+def test_every_command_and_option_is_described() -> None:
+    commands = dict(every_command(typer.main.get_command(app)))
+    assert len(commands) > 40
+    undescribed = [path for path, command in commands.items() if not command.help]
+    undescribed += [
+        f"{path} {parameter.name}"
+        for path, command in commands.items()
+        for parameter in command.params
+        if not getattr(parameter, "help", None)
+    ]
+    assert undescribed == []
+
+
+def test_the_module_runs_as_the_command_does() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "rollbook", "--version"], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == f"rollbook {__version__}\n"
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    command = Path(sys.executable).with_name("rollbook")
+    script = subprocess.run(
+        [command, "--show-completion", "bash"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "complete -o default -F _rollbook_completion rollbook" in script
+    for words, expected in (("rollbook sto", ["store"]), ("rollbook keys l", ["list"])):
+        asked = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+        environment = {**os.environ, **asked, "_ROLLBOOK_COMPLETE": "complete_bash"}
+        done = subprocess.run([command], capture_output=True, text=True, env=environment)
+        assert done.stdout.split() == expected
 
 
 def test_help_and_version_load_no_room() -> None:

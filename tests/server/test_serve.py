@@ -200,7 +200,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_made(tmp_path: Path) ->
         (["--metrics", "9321"], "is not HOST:PORT"),
         (["--set", "quota=5"], "there is no setting 'quota'"),
         (["--set", "quota_bytes=much"], "expected a whole number, at least 0"),
-        (["--set", "port=1"], "expected NAME=VALUE, and not what has an option of its own"),
+        (["--set", "port=1"], "expected NAME=VALUE, for a setting that has no option of its own"),
     ],
 )
 def test_an_option_that_cannot_be_is_said_at_once(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollbook.cli.output import print_findings, print_json
+from rollbook.cli.output import AsJson, print_findings, print_json
 
 if TYPE_CHECKING:
     from rollbook.contracts.rl.batch import TrainerBatch
@@ -21,7 +21,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Compatible = Annotated[
     bool,
     typer.Option(

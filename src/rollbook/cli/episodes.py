@@ -1,15 +1,16 @@
-"""`rollbook episodes …`: find, look at, fetch and delete episodes, and deliver those that waited for a network."""
+"""`rollbook episodes …`: list, show, download and delete episodes, and deliver episodes recorded without a network."""
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollbook.cli.login import AsJson, ProfileName
-from rollbook.cli.output import VIOLATIONS, print_json, print_rows, shown_bytes
+from rollbook.cli.login import ProfileName
+from rollbook.cli.output import VIOLATIONS, AsJson, print_json, print_rows, shown_bytes
 from rollbook.errors import ConfigurationError, TargetExists
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from rollbook.client.delivery import Delivery
 
 app = typer.Typer(
-    help="Find, fetch and delete episodes of a server.", no_args_is_help=True, rich_markup_mode=None
+    help="List, show, download and delete the episodes of a server.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 EpisodeId = Annotated[str, typer.Argument(help="Id of an episode.")]
@@ -41,28 +44,50 @@ def _client(profile: str, **options: Any) -> Client:
 
 @app.command("list")
 def list_(
-    policy_version: Annotated[str | None, typer.Option(help="Of the policy that ran.")] = None,
-    env_version: Annotated[str | None, typer.Option(help="Of the environment.")] = None,
-    git_sha: Annotated[str | None, typer.Option(help="Of the code.")] = None,
-    seed: Annotated[int | None, typer.Option(help="It was started with.")] = None,
-    status: Annotated[str | None, typer.Option(help="recording, ready, failed, archived.")] = None,
-    source: Annotated[str | None, typer.Option(help="real, sim or replay.")] = None,
-    robot: Annotated[str | None, typer.Option(help="It ran on.")] = None,
-    name: Annotated[str | None, typer.Option(help="A part of the name.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="Has this tag; may be repeated.")] = None,
-    metadata: Annotated[
-        list[str] | None, typer.Option(help="PATH=VALUE, such as task.name=pick; may be repeated.")
+    policy_version: Annotated[
+        str | None, typer.Option(help="Only episodes of this policy version.")
     ] = None,
-    since: Annotated[str | None, typer.Option(help="Created then or later, ISO 8601.")] = None,
-    until: Annotated[str | None, typer.Option(help="Created before then, ISO 8601.")] = None,
+    env_version: Annotated[
+        str | None, typer.Option(help="Only episodes of this environment version.")
+    ] = None,
+    git_sha: Annotated[str | None, typer.Option(help="Only episodes of this git commit.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Only episodes recorded with this seed.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="Only this status: recording, ready, failed or archived.")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(help="Only this source: real, sim or replay.")
+    ] = None,
+    robot: Annotated[str | None, typer.Option(help="Only episodes of this robot.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Only episodes whose name contains this text.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(help="Only episodes with this tag; may be repeated.")
+    ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH=VALUE",
+            help="Only episodes with this metadata, such as task.name=pick; may be repeated.",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only episodes created at this time or later (ISO 8601).")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Only episodes created before this time (ISO 8601).")
+    ] = None,
     with_archived: Annotated[
-        bool, typer.Option("--with-archived", help="Archived ones too.")
+        bool, typer.Option("--with-archived", help="List archived episodes too.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=0, help="Episodes to show; 0 for all.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Maximum number of episodes to list; 0 lists all.")
+    ] = 50,
     profile: ProfileName = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Episodes that are all of this, the newest first."""
+    """List the episodes that match every filter, newest first."""
     import msgspec
 
     with _client(profile) as client:
@@ -76,7 +101,7 @@ def list_(
             robot=robot,
             name=name,
             tag=tag,
-            metadata=_paths(metadata or ()),
+            metadata=_metadata_filters(metadata or []),
             since=since,
             until=until,
             with_archived=with_archived,
@@ -105,17 +130,19 @@ _COLUMNS = {
 }
 
 
-def _paths(terms: list[str] | tuple[()]) -> dict[str, str]:
-    pairs = [term.partition("=") for term in terms]
-    for term, (path, equals, _) in zip(terms, pairs, strict=True):
+def _metadata_filters(texts: list[str]) -> dict[str, str]:
+    filters: dict[str, str] = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
         if not (path and equals):
-            raise ConfigurationError(message=f"--metadata {term!r}: expected PATH=VALUE")
-    return {path: value for path, _, value in pairs}
+            raise ConfigurationError(message=f"--metadata {text!r}: expected PATH=VALUE")
+        filters[path] = value
+    return filters
 
 
 @app.command()
 def show(episode_id: EpisodeId, profile: ProfileName = "default", as_json: AsJson = False) -> None:
-    """Everything that is known about one episode."""
+    """Show everything the server knows about one episode."""
     import msgspec
 
     with _client(profile) as client:
@@ -140,18 +167,19 @@ def download(
     episode_id: EpisodeId,
     to: Annotated[
         Path | None,
-        typer.Option(help="Folder to write to; one named for the episode if not given."),
+        typer.Option(help="Folder to write to. Default: a folder named after the episode."),
     ] = None,
     only: Annotated[
-        list[Kind] | None, typer.Option(help="This artifact; may be repeated. All if not given.")
+        list[Kind] | None,
+        typer.Option(help="Only this artifact; may be repeated. Default: all artifacts."),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace files that are there.")
+        bool, typer.Option("--replace", help="Replace files that already exist.")
     ] = False,
     profile: ProfileName = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Fetch the artifacts of an episode, verified, and what is known about it as episode.json."""
+    """Download the artifacts of an episode, verify them, and write its record to episode.json."""
     import msgspec
 
     from rollbook.contracts.episode import FILE_NAMES
@@ -170,7 +198,8 @@ def download(
         for kind, target in targets.items():
             episode.download(kind, target)  # type: ignore[arg-type]
         with atomic_write(facts) as file:
-            file.write(_pretty(msgspec.to_builtins(episode.record)))
+            text = json.dumps(msgspec.to_builtins(episode.record), indent=2, ensure_ascii=False)
+            file.write(f"{text}\n".encode())
     written = [str(path) for path in (*targets.values(), facts)]
     if as_json:
         print_json({"episode_id": episode_id, "files": written})
@@ -179,9 +208,9 @@ def download(
 
 
 def _plain(episode_id: str) -> str:
-    """It becomes the name of a folder."""
+    """Refuse an id that would lead out of the current folder."""
     if episode_id in ("", ".", "..") or Path(episode_id).name != episode_id:
-        raise ConfigurationError(message=f"{episode_id!r} is no id of an episode")
+        raise ConfigurationError(message=f"{episode_id!r} is not the id of an episode")
     return episode_id
 
 
@@ -191,25 +220,21 @@ def _refuse_existing(paths: list[Path]) -> None:
             raise TargetExists(path=str(path), detail="--replace replaces it")
 
 
-def _pretty(value: object) -> bytes:
-    import json
-
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
-
-
 # ---------------------------------------------------------------------------------- delete and deliver
 
 
 @app.command()
 def delete(
     episode_ids: Annotated[list[str], typer.Argument(help="Ids of episodes.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     profile: ProfileName = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Delete episodes and their artifacts, for good."""
+    """Delete episodes and their artifacts. This cannot be undone."""
     if not yes:
-        typer.confirm(f"delete {len(episode_ids)} episodes for good?", abort=True, err=True)
+        typer.confirm(
+            f"delete {len(episode_ids)} episodes? This cannot be undone.", abort=True, err=True
+        )
     with _client(profile) as client:
         for episode_id in episode_ids:
             client.delete_episode(episode_id)
@@ -221,36 +246,39 @@ def delete(
 
 @app.command()
 def deliver(
-    spool: Annotated[Path, typer.Argument(help="The folder that was given as Client(spool=…).")],
+    spool: Annotated[Path, typer.Argument(help="Spool folder, as given to Client(spool=…).")],
     retry_refused: Annotated[
-        bool, typer.Option("--retry-refused", help="Those that the server would not take, again.")
+        bool, typer.Option("--retry-refused", help="Also retry episodes that the server refused.")
     ] = False,
     any_server: Annotated[
-        bool, typer.Option("--any-server", help="Also those that were recorded for another server.")
+        bool,
+        typer.Option(
+            "--any-server", help="Also send episodes that were recorded for another server."
+        ),
     ] = False,
     profile: ProfileName = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Send the episodes that were recorded without network, each exactly once."""
+    """Send episodes that were recorded without a network, each exactly once."""
     if not spool.is_dir():
-        raise ConfigurationError(message=f"there is no folder {spool}; name the spool of a client")
+        raise ConfigurationError(
+            message=f"there is no folder {spool}; give the spool folder of a client"
+        )
     with _client(profile, spool=spool) as client:
         report = client.deliver(retry_refused=retry_refused, for_any_server=any_server)
     if as_json:
-        print_json(_as_facts(report))
+        print_json(
+            {
+                "delivered": report.delivered,
+                "refused": {name: str(error) for name, error in report.refused.items()},
+                "waiting": report.waiting,
+                "stopped_by": None if report.stopped_by is None else str(report.stopped_by),
+            }
+        )
     else:
         _print_delivery(report)
     if report.refused or report.stopped_by is not None:
         raise typer.Exit(VIOLATIONS)
-
-
-def _as_facts(report: Delivery) -> dict[str, Any]:
-    return {
-        "delivered": report.delivered,
-        "refused": {name: str(error) for name, error in report.refused.items()},
-        "waiting": report.waiting,
-        "stopped_by": None if report.stopped_by is None else str(report.stopped_by),
-    }
 
 
 def _print_delivery(report: Delivery) -> None:
@@ -259,7 +287,7 @@ def _print_delivery(report: Delivery) -> None:
     for name, error in report.refused.items():
         typer.echo(f"refused   {name}: {error}", err=True)
     if report.stopped_by is not None:
-        typer.echo(f"{len(report.waiting)} keep waiting: {report.stopped_by}", err=True)
+        typer.echo(f"{len(report.waiting)} still waiting: {report.stopped_by}", err=True)
     elif report.waiting:
         typer.echo(f"{len(report.waiting)} are for another server; --any-server sends them here")
     else:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollbook.cli.output import print_json, print_rows
+from rollbook.cli.output import AsJson, print_json, print_rows
 from rollbook.cli.progress import compilation_shown, hint_at_replace, progress_bar
 from rollbook.errors import ConfigurationError
 
@@ -35,7 +35,6 @@ Source = Annotated[
 Split = Annotated[
     str | None, typer.Option(help="Split of the source rows, instead of source.split.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Threads = Annotated[
     int | None,
     typer.Option(min=1, help="Threads for rendering and scoring. They do not change the result."),

@@ -1,4 +1,4 @@
-"""`rollbook keys …`: API keys of the organisation that the key in use belongs to."""
+"""`rollbook keys …`: API keys of your organisation."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from typing import Annotated
 
 import typer
 
-from rollbook.cli.login import AsJson, ProfileName, call, connection_of
-from rollbook.cli.output import print_json, print_limited
+from rollbook.cli.login import ProfileName, call, connection_of
+from rollbook.cli.output import AsJson, print_json, print_limited
 from rollbook.errors import ConfigurationError
 
 app = typer.Typer(
-    help="Make, list and revoke API keys.", no_args_is_help=True, rich_markup_mode=None
+    help="Create, list and revoke API keys.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
 @app.command()
 def create(
     label: Annotated[
-        str | None, typer.Option(help="Where it is used, so that it can be told from others.")
+        str | None, typer.Option(help="Where the key is used, such as the name of a robot.")
     ] = None,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="A key that reads and changes nothing.")
+        bool, typer.Option("--read-only", help="The key may read, but not write.")
     ] = False,
     profile: ProfileName = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Make a key. It is shown once."""
+    """Create an API key. The key is printed once and cannot be shown again."""
     import msgspec
 
     from rollbook.contracts.wire.keys import KeyCreated
@@ -38,16 +38,18 @@ def create(
         print_json(msgspec.to_builtins(made))
     else:
         typer.echo(made.api_key)
-        typer.echo("Keep it somewhere safe: it is not shown again.", err=True)
+        typer.echo("Store the key in a safe place: it is not shown again.", err=True)
 
 
 @app.command("list")
 def list_(
-    limit: Annotated[int, typer.Option(min=0, help="Keys to show; 0 for all.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Maximum number of keys to list; 0 lists all.")
+    ] = 50,
     profile: ProfileName = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Keys of the organisation, the newest first. Revoked ones stay listed."""
+    """List the keys of the organisation, newest first. Revoked keys stay listed."""
     import msgspec
 
     from rollbook.contracts.wire.keys import KeyList
@@ -70,12 +72,12 @@ _COLUMNS = {
 @app.command()
 def revoke(
     key: Annotated[
-        str, typer.Argument(help="Its id, as listed; with or without what stands before it.")
+        str, typer.Argument(help="Id or prefix of the key, as `rollbook keys list` prints it.")
     ],
     profile: ProfileName = "default",
     as_json: AsJson = False,
 ) -> None:
-    """End a key, at once and for good."""
+    """Revoke a key. It stops working at once and cannot be restored."""
     import msgspec
 
     from rollbook.contracts.wire.keys import KeyRevoked
@@ -90,8 +92,10 @@ def revoke(
 
 
 def _id_in(text: str) -> str:
-    """Of a whole key only the id is sent: a secret has no place in the path of a request."""
+    """The id in a key or a prefix. Only the id is sent, because the path of a request is logged."""
     key_id = text.strip().split("_")[1] if "_" in text else text.strip()
     if not (key_id.isascii() and key_id.isalnum()):
-        raise ConfigurationError(message="that is no key; `rollbook keys list` shows their ids")
+        raise ConfigurationError(
+            message="this is not the id of a key; `rollbook keys list` prints the ids"
+        )
     return key_id

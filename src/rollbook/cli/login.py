@@ -1,4 +1,4 @@
-"""`rollbook login`, `logout` and `whoami`: a key for this machine, approved by a person in the browser."""
+"""`rollbook login`, `logout` and `whoami`: get, remove and show the API key of this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from rollbook.cli.output import VIOLATIONS, print_json
+from rollbook.cli.output import VIOLATIONS, AsJson, print_json
 from rollbook.errors import (
     APIError,
     AuthError,
@@ -39,10 +39,7 @@ _POLL_EVERY_S = 2.0
 _LEAST_POLL_S, _MOST_POLL_S = 0.5, 60.0
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
-ProfileName = Annotated[
-    str, typer.Option("--profile", help="Which login, where there are several.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+ProfileName = Annotated[str, typer.Option("--profile", help="Name of the stored login to use.")]
 
 
 @contextmanager
@@ -59,7 +56,7 @@ def connection_to(access: Access) -> Iterator[Connection]:
 
 @contextmanager
 def connection_of(profile: str) -> Iterator[Connection]:
-    """With the key that the SDK would use."""
+    """Connect with the key that the SDK would use."""
     from rollbook.client.credentials import DEFAULT_PROFILE, resolve_access
 
     access = resolve_access(profile=None if profile == DEFAULT_PROFILE else profile)
@@ -86,35 +83,38 @@ def call(
 def login(
     base_url: Annotated[
         str | None,
-        typer.Option(help=f"The server; else $ROLLBOOK_BASE_URL, else {DEFAULT_BASE_URL}."),
+        typer.Option(
+            help=f"URL of the server. Default: $ROLLBOOK_BASE_URL, or {DEFAULT_BASE_URL}."
+        ),
     ] = None,
     profile: ProfileName = "default",
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Print the link, and leave opening it to you.")
+        bool, typer.Option("--no-browser", help="Print the link without opening a browser.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Log in again, although this profile already is.")
+        bool, typer.Option("--force", help="Log in again, even if this profile is logged in.")
     ] = False,
 ) -> None:
-    """Get a key for this machine: approve it in the browser, and it is kept in ~/.rollbook/credentials."""
+    """Get an API key for this machine. You approve it in the browser; it is stored in ~/.rollbook/credentials."""
     from rollbook.client.credentials import Access, read_profile, write_profile
 
     stored = read_profile(profile)
     url = _server(base_url, stored)
     if stored is not None and not force:
         if stored.base_url == url:
-            whom = stored.user_email or "somebody"
-            typer.echo(f"already signed in to {url} as {whom}; --force signs in again")
+            user = stored.user_email or "an unknown user"
+            typer.echo(f"already signed in to {url} as {user}; --force signs in again")
             return
         typer.echo(
-            f"profile {profile!r} was signed in to {stored.base_url}; that is replaced", err=True
+            f"profile {profile!r} is signed in to {stored.base_url}; this login replaces it",
+            err=True,
         )
     with connection_to(Access("", url)) as connection:
         waiting = _Waiting.start(connection)
         _show(waiting, url, no_browser)
         approved = waiting.approved()
     path = write_profile(_profile(approved, url), profile)
-    typer.echo(f"signed in as {approved.user_email or 'somebody'}; the key is in {path}")
+    typer.echo(f"signed in as {approved.user_email or 'an unknown user'}; the key is in {path}")
 
 
 def _server(given: str | None, stored: Profile | None) -> str:
@@ -124,10 +124,10 @@ def _server(given: str | None, stored: Profile | None) -> str:
     url = (given or os.environ.get(ENV_BASE_URL) or known or DEFAULT_BASE_URL).strip().rstrip("/")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        message = f"{url!r} is not a server; give --base-url https://rollbook.example.com"
+        message = f"{url!r} is not the URL of a server; use for example --base-url https://rollbook.example.com"
         raise ConfigurationError(message=message)
     if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
-        typer.echo("warning: without https, anyone on the way can read the key", err=True)
+        typer.echo("warning: without https, others on the network can read the key", err=True)
     return url
 
 
@@ -144,7 +144,7 @@ def _profile(approved: LoginPolled, base_url: str) -> Profile:
     if not approved.api_key:
         message = "the server approved this login but sent no key; start it again"
         raise ServerError(status_code=200, message=message)
-    # the address that was reached, not the one the server believes in: this one is known to work from here
+    # the URL that was reached, not the one that the server reports: this one works from here
     return Profile(
         api_key=approved.api_key,
         base_url=base_url,
@@ -155,7 +155,7 @@ def _profile(approved: LoginPolled, base_url: str) -> Profile:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A login that was started and that somebody has to approve."""
+    """A login that was started and that a person has to approve."""
 
     connection: Connection
     device_code: str
@@ -167,14 +167,14 @@ class _Waiting:
     def start(cls, connection: Connection) -> _Waiting:
         from rollbook.contracts.wire.keys import LoginStarted
 
-        body = {"user_agent": _user_agent(), "hostname": _hostname()}
+        body = {"user_agent": _user_agent(), "hostname": socket.gethostname() or None}
         started = _post(connection, "start", body, LoginStarted)
         link = started.verification_uri_complete
         every_s = _interval(started.interval, _POLL_EVERY_S)
         return cls(connection, started.device_code, started.user_code, link, every_s)
 
     def approved(self) -> LoginPolled:
-        """Asks until there is an answer. A network that is away for a moment is no answer."""
+        """Poll until the login is approved or refused. Network errors are retried."""
         from rollbook.contracts.wire.keys import LoginPolled
 
         body = {"device_code": self.device_code}
@@ -188,20 +188,20 @@ class _Waiting:
             if polled.status == "approved":
                 return polled
             if polled.status == "denied":
-                raise _given_up("the login was refused in the browser")
+                raise _not_approved("the login was refused in the browser")
             self.every_s = _interval(polled.interval, self.every_s)
             time.sleep(self.every_s)
-        raise _given_up("nobody approved the login in time; start it again")
+        raise _not_approved("the login was not approved in time; start it again")
 
 
-def _given_up(text: str) -> typer.Exit:
-    """No mistake of anybody's: a person decided, or did not."""
+def _not_approved(text: str) -> typer.Exit:
+    """Not an error of the program, so only the text is printed."""
     typer.echo(text, err=True)
     return typer.Exit(VIOLATIONS)
 
 
 def _post(connection: Connection, verb: str, body: Mapping[str, Any], answer: type[T]) -> T:
-    """These two routes need no key, and a refusal such as 410 explains itself in its body."""
+    """Call one of the two routes that need no key. The body of a refusal such as 410 gives the reason."""
     import msgspec
 
     from rollbook.client.http import JSON_TIMEOUT, Request, encoded
@@ -221,7 +221,7 @@ def _post(connection: Connection, verb: str, body: Mapping[str, Any], answer: ty
     try:
         return msgspec.json.decode(came.body, type=answer)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        message = f"the server's answer is not that of a login ({error}); is the base URL right?"
+        message = f"the server did not answer as a Rollbook server does ({error}); check --base-url"
         raise ServerError(status_code=200, message=message) from error
 
 
@@ -254,10 +254,6 @@ def _user_agent() -> str:
     return f"{USER_AGENT} {python} {platform.system().lower()}/{platform.machine()}"
 
 
-def _hostname() -> str | None:
-    return socket.gethostname() or None
-
-
 # --------------------------------------------------------------------------------- logout and whoami
 
 
@@ -265,27 +261,29 @@ def logout(
     profile: ProfileName = "default",
     revoke: Annotated[
         bool,
-        typer.Option("--revoke", help="Revoke the key on the server too, so that no copy works."),
+        typer.Option(
+            "--revoke", help="Also revoke the key on the server, so that no copy of it works."
+        ),
     ] = False,
 ) -> None:
-    """Forget the key of this machine. What is stored here goes, whatever the server says."""
+    """Remove the API key of this machine. It is removed even if the server cannot be reached."""
     from rollbook.client.credentials import credentials_path, read_profile, remove_profile
 
     stored = read_profile(profile)
     if stored is None:
-        message = f"nobody is signed in as profile {profile!r} in {credentials_path()}"
+        message = f"there is no profile {profile!r} in {credentials_path()}"
         raise ConfigurationError(message=message)
-    trouble = _revoked(stored) if revoke else None
+    failure = _revoke(stored) if revoke else None
     remove_profile(profile)
     typer.echo(f"removed profile {profile!r} from {credentials_path()}")
-    if trouble is not None:
-        typer.echo(f"the key could not be revoked and may still work: {trouble}", err=True)
+    if failure is not None:
+        typer.echo(f"the key could not be revoked and may still work: {failure}", err=True)
         raise typer.Exit(VIOLATIONS)
     if not revoke:
-        typer.echo("its key still works; `rollbook logout --revoke` would have ended it")
+        typer.echo("the key still works elsewhere; `rollbook logout --revoke` also revokes it")
 
 
-def _revoked(stored: Profile) -> RollbookError | None:
+def _revoke(stored: Profile) -> RollbookError | None:
     from rollbook.client.credentials import Access
     from rollbook.contracts.wire.keys import KeyRevoked
 
@@ -293,7 +291,7 @@ def _revoked(stored: Profile) -> RollbookError | None:
         with connection_to(Access(stored.api_key, stored.base_url)) as connection:
             ended = call(connection, "revoke the key", "POST", "/api/cli/auth/revoke", KeyRevoked)
     except AuthError:
-        typer.echo("the key was revoked already")
+        typer.echo("the key was already revoked")
         return None
     except RollbookError as error:
         return error
@@ -302,7 +300,7 @@ def _revoked(stored: Profile) -> RollbookError | None:
 
 
 def whoami(profile: ProfileName = "default", as_json: AsJson = False) -> None:
-    """Which server, organisation and key the SDK would use here, and whether the server takes the key."""
+    """Show the server, organisation and key that the SDK uses here, and ask the server if the key is valid."""
     from rollbook.client.credentials import credentials_path, read_profile
     from rollbook.contracts.wire.accounts import WhoAmI
 
@@ -311,7 +309,7 @@ def whoami(profile: ProfileName = "default", as_json: AsJson = False) -> None:
         try:
             who = call(connection, "ask who this is", "GET", "/api/whoami", WhoAmI)
         except TransportError as error:
-            typer.echo(f"the server was not asked: {error}", err=True)
+            typer.echo(f"the server cannot be reached: {error}", err=True)
         base_url = connection.base_url
     stored = read_profile(profile)
     facts = {

@@ -1,11 +1,12 @@
-"""`rollbook`: the command a person types."""
+"""`rollbook`: the command line."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from rollbook import __version__
 from rollbook.cli import (
@@ -23,28 +24,54 @@ from rollbook.cli import (
 from rollbook.cli.output import USAGE, VIOLATIONS, print_error
 from rollbook.errors import ConfigurationError, RollbookError
 
+RECORD, STORE, GENERATE, REPLAY, OPERATE = "Record", "Store", "Generate", "Replay", "Operate"
+
+
+class GroupedCommands(TyperGroup):
+    """Lists commands under the headings of their `rich_help_panel`, without rich: help has to be quick."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        longest = max(map(len, self.commands))
+        room = formatter.width - 6 - longest
+        for name, command in self.commands.items():
+            panel = panels.setdefault(getattr(command, "rich_help_panel", ""), [])
+            panel.append((name.ljust(longest), command.get_short_help_str(room)))
+        for title, rows in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
 app = typer.Typer(
+    cls=GroupedCommands,
     name="rollbook",
-    help="The book of record for policy rollouts: record, prove, train, replay, decide.",
-    epilog="Start with `rollbook contracts check`: it runs the whole contract loop in a second.",
+    help="""The book of record for policy rollouts: record, prove, train, replay, decide.
+
+    First steps:
+
+    \b
+      rollbook contracts check   check that the installation works
+      rollbook serve             start a server and get an API key
+      rollbook login             store an API key on this machine
+    """,
+    epilog="`rollbook COMMAND --help` describes a command.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(contracts.app, name="contracts")
-app.command()(serve.serve)
-app.add_typer(serve.app, name="server")
-app.command()(login.login)
-app.command()(login.logout)
-app.command()(login.whoami)
-app.add_typer(episodes.app, name="episodes")
-app.add_typer(keys.app, name="keys")
-app.add_typer(source.app, name="source")
-app.add_typer(generate.app, name="generate")
-app.add_typer(store.app, name="store")
-app.add_typer(replay.app, name="replay")
-app.add_typer(verify.app, name="verify")
+app.command(rich_help_panel=RECORD)(serve.serve)
+app.command(rich_help_panel=RECORD)(login.login)
+app.command(rich_help_panel=RECORD)(login.whoami)
+app.command(rich_help_panel=RECORD)(login.logout)
+app.add_typer(episodes.app, name="episodes", rich_help_panel=RECORD)
+app.add_typer(store.app, name="store", rich_help_panel=STORE)
+app.add_typer(contracts.app, name="contracts", rich_help_panel=STORE)
+app.add_typer(source.app, name="source", rich_help_panel=GENERATE)
+app.add_typer(generate.app, name="generate", rich_help_panel=GENERATE)
+app.add_typer(replay.app, name="replay", rich_help_panel=REPLAY)
+app.add_typer(verify.app, name="verify", rich_help_panel=REPLAY)
+app.add_typer(serve.app, name="server", rich_help_panel=OPERATE)
+app.add_typer(keys.app, name="keys", rich_help_panel=OPERATE)
 
 
 def _version(asked: bool) -> None:

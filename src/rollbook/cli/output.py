@@ -1,4 +1,4 @@
-"""How commands speak: results on standard output, `--json` for scripts, problems on standard error."""
+"""Printing for all commands: results on standard output, `--json` for scripts, errors on standard error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 OK, VIOLATIONS, USAGE = 0, 1, 2
 _PIPED_WIDTH = 400
-"""Of a table that goes to a file or another program: nothing in it is cut to fit a screen that is not there."""
+"""Width of a table that goes to a file or to another program: no column is cut."""
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 def print_json(value: object) -> None:
@@ -26,7 +28,7 @@ def print_json(value: object) -> None:
 
 
 def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
-    """One line each, then the verdict; the exit code is 0 only if all passed."""
+    """Print one line per finding, then the verdict. The exit code is 0 only if all passed."""
     failed = sum(not finding.passed for finding in findings)
     if as_json:
         rows = [dataclasses.asdict(finding) for finding in findings]
@@ -49,7 +51,7 @@ def print_rows(
     *,
     total: int | None = None,
 ) -> None:
-    """Rows as a table: these columns under these headings, or all. Says how many of `total` are not shown."""
+    """Print rows as a table: `columns` under their headings, or all; then how many of `total` are not shown."""
     from rich.console import Console
     from rich.table import Table
 
@@ -61,7 +63,7 @@ def print_rows(
     *_, last = headings
     for key, heading in headings.items():
         numbers = all(isinstance(row[key], int | float | None) for row in rows)
-        # sentences stand last, and go on in the next line rather than be cut
+        # the last column may hold sentences: it wraps, the others do not
         shown.add_column(heading, justify="right" if numbers else "left", no_wrap=key != last)
     for row in rows:
         shown.add_row(*(_cell(row[key]) for key in headings))
@@ -83,7 +85,7 @@ def _cell(value: object) -> str:
 
 @contextmanager
 def replace_hint() -> Iterator[None]:
-    """For commands that write a file and have `--replace`."""
+    """Name `--replace` when the target of a command exists."""
     try:
         yield
     except TargetExists as error:
@@ -91,7 +93,7 @@ def replace_hint() -> Iterator[None]:
 
 
 def most(limit: int) -> int | None:
-    """`--limit 0` is for all."""
+    """The value of `--limit` for functions that take None for "all"; 0 means all."""
     return limit or None
 
 
@@ -102,7 +104,7 @@ def print_limited(
     as_json: bool,
     total: int | None = None,
 ) -> None:
-    """All columns for scripts; for people those that fit on a line."""
+    """Print all columns as JSON, or `columns` as a table. A limit of 0 prints all rows."""
     shown = rows[: most(limit)]
     if as_json:
         print_json(shown)
@@ -120,7 +122,7 @@ def shown_bytes(size: int | None) -> str:
 
 
 def print_error(error: RollbookError) -> None:
-    """On standard error; in JSON when the caller asked for it, so that scripts can read the code and the ids."""
+    """Print to standard error; as JSON with `--json`, so that scripts can read the code and the ids."""
     if "--json" in sys.argv:
         print(json.dumps(error.as_dict(), ensure_ascii=False, default=str), file=sys.stderr)
     else:

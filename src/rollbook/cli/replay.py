@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 import typer
 
 from rollbook.cli import replay_run
-from rollbook.cli.login import AsJson, ProfileName
-from rollbook.cli.output import print_json, print_rows
+from rollbook.cli.login import ProfileName
+from rollbook.cli.output import AsJson, print_json, print_rows
 from rollbook.cli.replay_arguments import gate_of
 from rollbook.cli.replay_report import episode_line, report_lines
 from rollbook.cli.replay_run import client_of

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollbook.cli.login import AsJson, ProfileName
-from rollbook.cli.output import OK, USAGE, VIOLATIONS, print_error, print_json
+from rollbook.cli.login import ProfileName
+from rollbook.cli.output import OK, USAGE, VIOLATIONS, AsJson, print_error, print_json
 from rollbook.cli.replay_arguments import (
     Asked,
     check,

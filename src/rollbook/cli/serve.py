@@ -1,4 +1,4 @@
-"""`rollbook serve` starts the server; `rollbook server …` looks after it without starting it."""
+"""`rollbook serve` starts the server; `rollbook server …` maintains it without starting it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollbook import __version__
-from rollbook.cli.output import print_findings, print_json, shown_bytes
+from rollbook.cli.output import AsJson, print_findings, print_json, shown_bytes
 from rollbook.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rollbook.server.settings import Settings
 
 app = typer.Typer(
-    help="Look after a server: organisations, migrations, backups, health.",
+    help="Maintain a server: organisations, migrations, backups, health checks.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -43,9 +43,9 @@ OPTIONS = (
     "metrics_bind",
     "log_level",
 )
-"""Settings that `serve` has an option for, or that are given in the environment; `--set` is for the others."""
+"""Settings with an option of their own, or from the environment. `--set` sets all others."""
 _KEEP_ALIVE_S = 75
-"""Longer than clients keep an idle connection, so that it is they who close it."""
+"""Longer than clients keep an idle connection open, so that the client closes it and not the server."""
 
 
 class Level(StrEnum):
@@ -60,7 +60,7 @@ Data = Annotated[
     typer.Option(
         "--data",
         envvar="ROLLBOOK_DATA",
-        help="Folder of the server; ~/.rollbook/server if not given. Created when it is missing.",
+        help="Data folder of the server; created if it does not exist. Default: ~/.rollbook/server.",
     ),
 ]
 DatabaseUrl = Annotated[
@@ -68,42 +68,47 @@ DatabaseUrl = Annotated[
     typer.Option(
         "--database",
         envvar="ROLLBOOK_DATABASE",
-        help="postgresql://…; SQLite in the data folder if not given.",
+        help="Database URL, such as postgresql://…. Default: SQLite in the data folder.",
     ),
 ]
 Blobs = Annotated[
     str | None,
     typer.Option(
         envvar="ROLLBOOK_BLOBS",
-        help="s3://bucket/prefix or file:///folder; a folder in the data folder if not given.",
+        help="Where artifacts are stored: s3://bucket/prefix or file:///folder. Default: in the data folder.",
     ),
 ]
 S3Endpoint = Annotated[
     str | None,
-    typer.Option(envvar="ROLLBOOK_S3_ENDPOINT", help="Of an S3 that is not Amazon's."),
+    typer.Option(envvar="ROLLBOOK_S3_ENDPOINT", help="Endpoint URL of an S3-compatible service."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+PublicUrl = Annotated[
+    str | None,
+    typer.Option(
+        envvar="ROLLBOOK_PUBLIC_URL",
+        help="URL under which clients reach the server, if it is not HOST:PORT; for example behind a proxy.",
+    ),
+]
 
 
 def serve(
     data: Data = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 takes a free one.")] = 8321,
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 selects a free port.")
+    ] = 8321,
     database: DatabaseUrl = None,
     blobs: Blobs = None,
     s3_endpoint: S3Endpoint = None,
-    public_url: Annotated[
+    public_url: PublicUrl = None,
+    workers: Annotated[int, typer.Option(min=1, help="Number of worker processes.")] = 1,
+    metrics: Annotated[
         str | None,
         typer.Option(
-            envvar="ROLLBOOK_PUBLIC_URL",
-            help="Where clients reach this server, when that is not HOST:PORT; behind a proxy for instance.",
+            help="HOST:PORT on which Prometheus metrics are served, separate from the API."
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that answer.")] = 1,
-    metrics: Annotated[
-        str | None, typer.Option(help="HOST:PORT for Prometheus, apart from the API.")
-    ] = None,
-    log_level: Annotated[Level, typer.Option(help="Least to be logged.")] = Level.info,
+    log_level: Annotated[Level, typer.Option(help="Minimum log level.")] = Level.info,
     more: Annotated[
         list[str] | None,
         typer.Option(
@@ -113,7 +118,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Start the server. The first start makes an organisation and prints its API key, once."""
+    """Start the server. The first start creates an organisation and prints its API key once."""
     settings = _settings(
         data,
         **_named_values(more or ()),
@@ -130,18 +135,20 @@ def serve(
     _refuse_unusable(settings)
     with _listening(settings) as listening:
         settings = replace(settings, port=listening.getsockname()[1])
-        made = _made_ready(settings)
+        made = _prepare_database(settings)
         _greet(settings, made)
         _run(settings, listening)
 
 
 def _named_values(texts: Iterable[str]) -> dict[str, Any]:
-    """A value is JSON where it can be, and text where it cannot."""
+    """Parse NAME=VALUE. A value that is not JSON is text."""
     values: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or name in OPTIONS:
-            message = f"--set {text}: expected NAME=VALUE, and not what has an option of its own"
+            message = (
+                f"--set {text}: expected NAME=VALUE, for a setting that has no option of its own"
+            )
             raise ConfigurationError(message=message)
         try:
             values[name] = json.loads(value)
@@ -164,7 +171,7 @@ def _settings(data: Path | None, **overrides: Any) -> Settings:
 
 
 def _refuse_unusable(settings: Settings) -> None:
-    """What is only needed later is said now: a key that is shown once must not scroll away above a traceback."""
+    """Refuse bad settings before the first start prints its API key: the key is printed only once."""
     import asyncio
 
     from rollbook.errors import BlobError
@@ -184,9 +191,9 @@ def _refuse_unusable(settings: Settings) -> None:
 
 
 def _listening(settings: Settings) -> socket.socket:
-    """Before anything is made, for the same reason."""
+    """Bind the port before anything is created, for the same reason."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # named, because asyncio turns off Nagle's algorithm only for sockets that say they are TCP
+    # TCP is named because asyncio turns off Nagle's algorithm only for sockets of that protocol
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -194,12 +201,12 @@ def _listening(settings: Settings) -> socket.socket:
         bound.set_inheritable(True)
     except OSError as error:
         bound.close()
-        message = f"{settings.host}:{settings.port} cannot be listened on: {error.strerror}; choose another --port"
+        message = f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another --port"
         raise ConfigurationError(message=message) from error
     return bound
 
 
-def _made_ready(settings: Settings) -> Bootstrapped | None:
+def _prepare_database(settings: Settings) -> Bootstrapped | None:
     from rollbook.server.bootstrap import first_start
     from rollbook.server.db.migrate import migrate
     from rollbook.server.db.open import open_database
@@ -214,7 +221,7 @@ def _greet(settings: Settings, made: Bootstrapped | None) -> None:
     if settings.public_url is not None:
         typer.echo(f"clients reach it at {settings.public_url}")
     if made is not None:
-        typer.echo("\nThis is the first start. Both of these are shown only now:")
+        typer.echo("\nThis is the first start. The link and the key are shown only once:")
         typer.echo(f"  sign in   {_sign_in_link(settings, made)}")
         typer.echo(f"  API key   {made.api_key}\n")
 
@@ -245,7 +252,7 @@ def _run(settings: Settings, listening: socket.socket) -> None:
 
 
 def _run_workers(settings: Settings, listening: socket.socket, options: dict[str, Any]) -> None:
-    """Each is a process of its own and is started again when it dies. Metrics are added up here."""
+    """Run worker processes, restart those that die, and add up their metrics."""
     import uvicorn
     from uvicorn.supervisors import Multiprocess
 
@@ -264,7 +271,7 @@ def _run_workers(settings: Settings, listening: socket.socket, options: dict[str
         Multiprocess(config, sockets=[listening]).run()
 
 
-# -------------------------------------------------------------------------------------- looking after
+# -------------------------------------------------------------------------------------- maintenance
 
 
 @app.command()
@@ -272,15 +279,20 @@ def bootstrap(
     org: Annotated[str, typer.Option(help="Name of the organisation.")],
     data: Data = None,
     email: Annotated[
-        str | None, typer.Option(help="Of its owner; a new user of its own if not given.")
+        str | None, typer.Option(help="Email address of the owner. Default: a new user is created.")
     ] = None,
     database: DatabaseUrl = None,
-    public_url: Annotated[str | None, typer.Option(envvar="ROLLBOOK_PUBLIC_URL")] = None,
+    public_url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROLLBOOK_PUBLIC_URL", help="URL under which clients reach the server."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make another organisation with an owner and an API key, without starting the server.
+    """Create another organisation with an owner and an API key, without starting the server.
 
-    The key and the sign-in link are shown only now.
+    The key and the sign-in link are shown only once.
     """
     settings = _settings(data, database_url=database, public_url=public_url)
     from rollbook.server.bootstrap import bootstrap as make
@@ -306,15 +318,20 @@ def bootstrap(
 
 @app.command("reset-password")
 def reset_password(
-    email: Annotated[str, typer.Argument(help="Of whoever forgot it.")],
+    email: Annotated[str, typer.Argument(help="Email address of the user.")],
     data: Data = None,
     database: DatabaseUrl = None,
-    public_url: Annotated[str | None, typer.Option(envvar="ROLLBOOK_PUBLIC_URL")] = None,
+    public_url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROLLBOOK_PUBLIC_URL", help="URL under which clients reach the server."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take a forgotten password away, and print a link to sign in with once and set a new one.
+    """Remove the password of a user, and print a one-time link to sign in and set a new one.
 
-    Every session of theirs ends. The server may go on working meanwhile.
+    All sessions of the user end. The server may keep running.
     """
     settings = _settings(data, database_url=database, public_url=public_url)
     from rollbook.server.accounts.password_reset import RESET_LINK_LASTS_S, reset_password as reset
@@ -331,13 +348,13 @@ def reset_password(
         expires_at = wire_time(done.expires_at_us)
         print_json({"user": user, "sign_in_link": link, "expires_at": expires_at})
     else:
-        typer.echo(f"{done.email} has no password any more, and is signed out everywhere.")
-        typer.echo(f"sign in once, within {RESET_LINK_LASTS_S // 60} minutes: {link}")
+        typer.echo(f"The password of {done.email} is removed, and all sessions have ended.")
+        typer.echo(f"one-time link, valid for {RESET_LINK_LASTS_S // 60} minutes: {link}")
 
 
 @app.command()
 def migrate(data: Data = None, database: DatabaseUrl = None, as_json: AsJson = False) -> None:
-    """Bring the database to the schema of this release. The server does so itself when it starts."""
+    """Migrate the database to the schema of this release. The server also does this when it starts."""
     settings = _settings(data, database_url=database)
     from rollbook.server.db.migrate import HEAD, migrate as bring_up
 
@@ -356,7 +373,7 @@ def doctor(
     s3_endpoint: S3Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the data folder, the database and the blob store, and say what to do about what is wrong."""
+    """Check the data folder, the database and the blob store, and say how to repair what is wrong."""
     settings = _settings(data, database_url=database, blobs_url=blobs, s3_endpoint=s3_endpoint)
     from rollbook.server.doctor import examine
 
@@ -365,13 +382,13 @@ def doctor(
 
 @app.command()
 def backup(
-    out: Annotated[Path, typer.Argument(help="Folder to make; must not be there yet.")],
+    out: Annotated[Path, typer.Argument(help="Folder to create; it must not exist yet.")],
     data: Data = None,
     database: DatabaseUrl = None,
     blobs: Blobs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy database, secret and local blobs into one folder. The server may go on working meanwhile."""
+    """Copy the database, the secret and local blobs into one folder. The server may keep running."""
     settings = _settings(data, database_url=database, blobs_url=blobs)
     from rollbook.server.backup import backup as back_up
 
@@ -380,11 +397,11 @@ def backup(
 
 @app.command()
 def restore(
-    source: Annotated[Path, typer.Argument(help="Folder that `backup` made.")],
+    source: Annotated[Path, typer.Argument(help="Folder that `rollbook server backup` created.")],
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a data folder of a backup, whose every byte is checked. The folder must not be there yet."""
+    """Create a data folder from a backup and verify every byte. The folder must not exist yet."""
     from rollbook.server.backup import restore as bring_back
     from rollbook.server.settings import default_data_dir
 

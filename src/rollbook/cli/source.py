@@ -13,6 +13,7 @@ from rollbook.cli.options import with_options
 from rollbook.cli.output import (
     OK,
     VIOLATIONS,
+    AsJson,
     most,
     print_json,
     print_rows,
@@ -34,7 +35,6 @@ app = typer.Typer(
 
 Store = Annotated[Path, typer.Argument(help="Folder of a source store.")]
 Out = Annotated[Path, typer.Argument(help="Folder of the new store; it must not exist yet.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing source store.")]
 
 

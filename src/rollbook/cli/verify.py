@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollbook.cli.login import AsJson, ProfileName
-from rollbook.cli.output import OK, VIOLATIONS, print_json, print_rows
+from rollbook.cli.login import ProfileName
+from rollbook.cli.output import OK, VIOLATIONS, AsJson, print_json, print_rows
 from rollbook.cli.replay_run import client_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -216,21 +215,6 @@ def test_killed_at_any_moment_it_leaves_the_old_schema_or_the_new(
     nursery.wait(10)
     nursery.stdout.close()
     assert before > 0, "every kill came too late to prove anything"
-
-
-def test_the_migrations_are_in_the_wheel(tmp_path: Path) -> None:
-    """Without them, an installed server could not make its database."""
-    root = Path(__file__).parents[3]
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=root, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
-    folder = "rollbook/server/db/migrations"
-    versions = {
-        f"{folder}/versions/{name}.py"
-        for name in ("0001_first", "0002_eval_runs", "0003_policy_revisions")
-    }
-    assert {f"{folder}/env.py"} | versions <= names
 
 
 # ------------------------------------------------------------------------------ row-level security

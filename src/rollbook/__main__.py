@@ -1,0 +1,5 @@
+"""`python -m rollbook` is the command `rollbook`."""
+
+from rollbook.cli.main import main
+
+main()
