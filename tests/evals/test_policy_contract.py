@@ -38,7 +38,6 @@ def test_a_function_with_a_second_argument_is_given_the_context() -> None:
 @pytest.mark.parametrize("given", [Counting, make_counting, "tests.evals.replay_policies:Counting"])
 def test_a_class_or_a_function_without_arguments_makes_one_for_each_worker(given: Any) -> None:
     source = PolicySource(given)
-    assert source.makes_anew
     assert not source.keeps_state
     first, second = source.make(), source.make()
     first.reset(EPISODE)

@@ -1,15 +1,16 @@
-"""Closed loop: the environment of a baseline is run again with the candidate, and the outcome is measured.
+"""Closed loop: runs the environment of a baseline again with the candidate, and measures the outcome.
 
-The environment begins from the baseline's seed, and what it says is what counts:
+The environment starts from the baseline's seed. The outcome is read from what the environment reports:
 
-- `success`: the last `success` or `is_success` in an info. One that never says so leaves it unknown.
+- `success`: the last `success` or `is_success` in an info. Without any, it is unknown.
 - `reward_total`: the sum of the rewards; unknown unless all are finite.
-- `collision_count`: the last `collision_count` in an info, else how many steps had a true `collision` or `collided`.
-- `time_to_goal_s`: of a success, the time of the first step that said so; needs to know the rate (`fps`).
-- An `outcome` in the last info, with the fields of EpisodeOutcome, counts more than all of these.
+- `collision_count`: the last `collision_count` in an info, else the number of steps with a true `collision` or
+  `collided`.
+- `time_to_goal_s`: for a success, the time of the first step that reported it; needs the rate (`fps`).
+- An `outcome` in the last info, with the fields of EpisodeOutcome, replaces all of these.
 
-Whether it is the baseline's situation at all is looked at first: the recorded actions are played, and have to lead to
-the recorded observations, bit for bit. Then the environment is deterministic, and a difference is the candidate's.
+First the recorded actions are played again. If they lead to the recorded observations, bit for bit, the environment is
+deterministic and has the baseline's situation, so a difference is due to the candidate.
 """
 
 from __future__ import annotations
@@ -67,10 +68,10 @@ class ClosedLoopRun:
     """The candidate in the baseline's environment."""
 
     outcome: Outcome
-    """Measured; None where the environment does not say."""
+    """Measured; None where the environment reports nothing."""
     baseline_outcome: Outcome
-    """What its own actions came to, if they led to the same again: then both sides are measured with one ruler, also
-    where the reward is another one now. Else, and where the environment is silent, as recorded."""
+    """The outcome of the recorded actions, played again, if they led to the recorded observations. Both sides are then
+    measured by the same environment, even if its reward function has changed. Otherwise the recorded outcome."""
     repro: dict[str, Any]
     actions: list[Action]
     ended_by: str
@@ -79,7 +80,7 @@ class ClosedLoopRun:
 
     @property
     def t_ns(self) -> NDArray[np.int64] | None:
-        """When each action was taken, where the rate is known."""
+        """The time of each action, where the rate is known."""
         if self.fps is None:
             return None
         ticks = np.arange(len(self.actions), dtype=np.float64)
@@ -103,10 +104,10 @@ def run_closed_loop(
     max_steps: int = MOST_STEPS,
     check_determinism: bool = True,
 ) -> ClosedLoopRun:
-    """Errors of policy and environment are the caller's to count: they are raised.
+    """Errors of the policy and of the environment are raised.
 
-    The first of `repeat` runs is the one that counts; the others have to come to the same, or the set-up is not
-    deterministic. A baseline that was cut off after so many steps gives the candidate as many.
+    The first of `repeat` runs gives the outcome. If another run observes something else, the set-up is not
+    deterministic. If the baseline was cut off after a number of steps, the candidate gets the same number.
     """
     if repeat < 1 or max_steps < 1:
         message = f"repeat={repeat}, max_steps={max_steps}; both have to be at least 1"
@@ -137,7 +138,7 @@ def run_closed_loop(
 
 
 def _contradicts(again: Outcome, recorded: Mapping[str, Any]) -> bool:
-    """Whether an outcome that both know came out differently."""
+    """Whether an outcome that both know differs."""
     known = [(again[name], recorded[name]) for name in OUTCOMES if again[name] is not None]
     return any(
         said is not None and not math.isclose(value, said, rel_tol=1e-6, abs_tol=1e-9)
@@ -165,8 +166,8 @@ def _repro(
 
 
 def closed_loop_metrics(run: ClosedLoopRun, baseline: Baseline) -> dict[str, Any]:
-    """The metrics of one result. After the first step the two act in states of their own: how far their actions are
-    apart says that something changed, as it always does."""
+    """The metrics of one result. After the first step the two policies act in different states, so the distance of
+    their actions shows only that something changed."""
     candidate, recorded = stack_actions(run.actions), baseline.actions or {}
     return result_metrics(
         baseline=run.baseline_outcome,
@@ -185,12 +186,12 @@ def closed_loop_metrics(run: ClosedLoopRun, baseline: Baseline) -> dict[str, Any
 
 @dataclass(slots=True)
 class _Episode:
-    """One run of an environment, as far as outcomes need it."""
+    """What is noted of one run of an environment."""
 
     fps: float | None
     env_version: str | None
     names: Mapping[str, str]
-    """Keys of observations that were not recorded under the environment's own names."""
+    """Keys of observations that were recorded under other names than the environment's own."""
     types: Mapping[str, np.dtype[Any]]
     actions: list[Action] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
@@ -204,7 +205,7 @@ class _Episode:
     _said: Mapping[str, Any] = field(default_factory=dict)
 
     def see(self, observation: Any, info: Mapping[str, Any]) -> Observation:
-        """Takes note, and gives what the policy is shown: the keys and types of the recording."""
+        """Notes an observation. Returns it as the policy sees it: with the keys and types of the recording."""
         seen: Observation = {}
         for name, value in observed(observation):
             key = self.names.get(name, f"{name}/{ONLY_FIELD}")
@@ -216,7 +217,7 @@ class _Episode:
         self.observations += 1
         self._note(info)
         if f"{_REWARD}/{ONLY_FIELD}" in self.types:
-            # recorded at the end of its step: the latest that can be known here is that of the step before
+            # a reward is recorded at the end of its step, so here the reward of the step before is known
             seen[f"{_REWARD}/{ONLY_FIELD}"] = np.float64(
                 self.rewards[-1] if self.rewards else np.nan
             )
@@ -269,11 +270,11 @@ class _Episode:
         return {name: found.get(name) for name in OUTCOMES}
 
     def traces(self) -> dict[str, str]:
-        """Everything that was observed, in short."""
+        """Digests of everything that was observed."""
         return {key: each.hexdigest() for key, each in self._hashes.items()}
 
     def leads_to(self, baseline: Baseline) -> bool | None:
-        """Whether this came by the recorded observations; None where none of them was recorded."""
+        """Whether this run has the recorded observations; None where none were recorded."""
         recorded = baseline.sensors or {}
         shared = {key: each for key, each in self._hashes.items() if key in recorded}
         if not shared:
@@ -286,7 +287,7 @@ class _Episode:
 
 
 def _bytes_of(array: Array) -> memoryview:
-    """Not a copy, unless rows do not lie one after the other."""
+    """Without a copy, unless the array is not contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
@@ -318,7 +319,7 @@ def _play(
 
 
 def _answered(what: str, answer: Any, parts: int) -> tuple[Any, ...]:
-    """Older environments answer with fewer; an observation of two numbers must not be taken for a pair."""
+    """Refuses tuples of another length, which older environments return, and plain observations."""
     if isinstance(answer, tuple) and len(answer) == parts and isinstance(answer[-1], Mapping):
         return answer
     found = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else type(answer).__name__
@@ -352,7 +353,7 @@ def _log(environment: Environment, baseline: Baseline, first: Any) -> _Episode:
 
 
 def _names(sensors: Arrays, found: list[str]) -> dict[str, str]:
-    """As the adapter records them; an environment with one observation may have been recorded under another name."""
+    """Names that differ from those of the adapter. A single observation may have been recorded under another name."""
     keys = [k for k in sensors if split_key(k)[1] != CLOCK_FIELD and split_key(k)[0] != _REWARD]
     if not keys or any(f"{name}/{ONLY_FIELD}" in keys for name in found):
         return {}
@@ -367,7 +368,7 @@ def _names(sensors: Arrays, found: list[str]) -> dict[str, str]:
 
 
 def _in_turn(answer: Action, chunk: int | None) -> list[Action]:
-    """A chunk is acted out to its end before the policy is asked again."""
+    """All actions of a chunk are taken before the policy is called again."""
     if chunk is None:
         return [answer]
     columns = {key: np.asarray(value) for key, value in answer.items() if key != OUTCOME_KEY}
@@ -388,7 +389,7 @@ def _truth(info: Mapping[str, Any], keys: tuple[str, ...]) -> bool | None:
 
 
 def _number(value: Any) -> float | None:
-    """One finite number or truth value; None for anything else."""
+    """One finite number or boolean; None for anything else."""
     given = np.asarray(value)
     if given.size != 1 or given.dtype.kind not in "biuf":
         return None
@@ -396,11 +397,11 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-# ------------------------------------------------------------------------- the baseline, once more
+# --------------------------------------------------------------------- the baseline, played again
 
 
 class RecordedActions:
-    """A policy that does what was done: the baseline's own actions, one after the other."""
+    """A policy that repeats the recorded actions of the baseline, step by step."""
 
     def __init__(self, actions: Mapping[str, Array]) -> None:
         self._actions = {
@@ -413,7 +414,7 @@ class RecordedActions:
 
 
 def _replayed(factory: EnvironmentFactory, baseline: Baseline, max_steps: int) -> _Episode | None:
-    """None where there are no actions to play."""
+    """None when the baseline has no actions."""
     recorded = RecordedActions(baseline.actions or {})
     if not recorded.steps:
         return None
@@ -428,10 +429,10 @@ def calibrate(
     gate: Gate | None = None,
     max_steps: int = MOST_STEPS,
 ) -> dict[str, Any]:
-    """The baseline against itself: what a comparison in this set-up says when nothing has changed.
+    """Compares the baseline with itself, to show what a comparison in this set-up gives when nothing has changed.
 
-    Its recorded actions are played again, or its `policy` is, if given. The summary is as that of any run; a difference
-    in it is noise. `calibration` says how many episodes came to the recorded observations again.
+    Plays the recorded actions again, or runs its `policy` if given. The summary is that of a run; every difference in
+    it is noise. `calibration` counts the episodes that had the recorded observations again.
     """
     results = [_against_itself(factory, each, policy, max_steps) for each in baselines]
     verdicts = [each.metrics.get("repro", {}).get("deterministic") for each in results]
@@ -455,7 +456,7 @@ def _against_itself(
             factory, baseline, as_policy(recorded if policy is None else policy), max_steps=limit
         )
         metrics = closed_loop_metrics(run, baseline)
-    except Exception as error:  # noqa: BLE001 - of policy or environment: a failed row, as in a run
+    except Exception as error:  # noqa: BLE001 - policy or environment failed: a failed result, as in a run
         reason = f"{type(error).__name__}: {error}".removesuffix(": ")
         return EvalResult(baseline.id, None, "failed", {}, reason[:LONGEST_ERROR])
     return EvalResult(baseline.id, None, "complete", metrics)

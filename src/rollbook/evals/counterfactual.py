@@ -1,15 +1,15 @@
-"""Counterfactual rewards: what a policy's choices in recorded states would have earned, read from a rollout store.
+"""Counterfactual rewards: the rewards of a policy's choices in recorded states, read from a rollout store.
 
-A store keeps the reward of every candidate, not only of the one that was taken. So a policy that chooses differently is
-judged by facts. It is teacher-forced: each state is one the baseline came to, and the policy chooses once in each. What
-its own choice would have led to next is not asked; the sum over a chain is a sum of single choices, not a return.
+A store keeps the reward of every candidate, not only of the chosen one. So the choices of another policy have known
+rewards. The replay is teacher-forced: each state is one that the baseline reached, and the policy chooses once in each.
+The states after its own choices are not known, so the sum over a chain is a sum of single choices, not a return.
 
-The rules, for one state:
+The rules for one state:
 
-- A choice is *measured* when it and the recorded one have a label that can be trusted (`q_train_mask`). States without
-  that count on neither side.
-- A choice that is not valid, out of range, or no choice at all earns the worst label among the valid candidates there.
-- `best` is the greatest, `random` the mean of the valid labels: the ends of the scale on which regret is read.
+- A choice is *measured* when its label and the label of the recorded choice can be trusted (`q_train_mask`). Other
+  states count on neither side.
+- An invalid choice, an index out of range, and no choice at all earn the worst label among the valid candidates.
+- `best` is the greatest and `random` the mean of the valid labels. Regret is measured on the scale between them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from rollbook.errors import InvalidValue
 from rollbook.store.reader import RolloutZarrStoreReader
 
 CHOICE_KEY = "/choice/index"
-"""A policy answers with the place of a candidate in its shell …"""
+"""Answer of a policy: the index of a candidate in its shell."""
 SCORE_KEY = "/choice/score"
-"""… or with a score for each of them: the greatest of a valid one is the choice, the first of equals."""
+"""Answer of a policy: a score for each candidate. The valid candidate with the greatest score is chosen."""
 NO_CHOICE = -1
 _NO_SCALE = 1e-12
-"""Best and random choice closer than this: there was nothing to choose."""
+"""If best and random differ by less, there was nothing to choose."""
 
 Array = NDArray[Any]
 Rows = slice | NDArray[np.int64]
@@ -42,21 +42,23 @@ Rows = slice | NDArray[np.int64]
 
 
 def choices_of(answers: Mapping[str, Any], valid: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Of answers to S states at once: indices [S], or scores [S, A]. `valid` is [S, A]."""
+    """Choices in S states from one answer: indices [S], or scores [S, A]. `valid` is [S, A]."""
     if CHOICE_KEY in answers:
         return _indices(np.asarray(answers[CHOICE_KEY]), len(valid))
     if SCORE_KEY in answers:
         return _best_scored(np.asarray(answers[SCORE_KEY]), valid)
     given = ", ".join(sorted(map(str, answers))[:8]) or "nothing"
-    raise _wrong("keys", given, f"{CHOICE_KEY!r} (one index) or {SCORE_KEY!r} (one per candidate)")
+    raise _invalid_answer(
+        "keys", given, f"{CHOICE_KEY!r} (one index) or {SCORE_KEY!r} (one per candidate)"
+    )
 
 
 def choices_of_steps(
     actions: Sequence[Mapping[str, Any]], valid: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Of answers that came one at a time. The same kind of answer every time, or each decides for itself."""
+    """Choices from one answer for each state. Answers of different kinds may be mixed."""
     if len(actions) != len(valid):
-        raise _wrong("steps", str(len(actions)), f"{len(valid)}, one for each state")
+        raise _invalid_answer("steps", str(len(actions)), f"{len(valid)}, one for each state")
     for key in (CHOICE_KEY, SCORE_KEY):
         if actions and all(key in action for action in actions):
             return choices_of({key: _stacked(key, actions)}, valid)
@@ -73,18 +75,22 @@ def _stacked(key: str, actions: Sequence[Mapping[str, Any]]) -> Array:
     try:
         return np.stack([np.asarray(action[key]) for action in actions])
     except ValueError as error:
-        raise _wrong(key, "of another shape at some step", "one shape throughout") from error
+        raise _invalid_answer(
+            key, "of another shape at some step", "one shape throughout"
+        ) from error
 
 
 def _indices(given: Array, states: int) -> NDArray[np.int64]:
     if given.dtype.kind not in "iuf" or given.size != states:
         found = f"{given.dtype} of shape {given.shape}"
-        raise _wrong(CHOICE_KEY, found, "one whole number for each state")
+        raise _invalid_answer(CHOICE_KEY, found, "one whole number for each state")
     flat = given.reshape(states)
     if flat.dtype.kind == "f":
         whole = np.isfinite(flat) & (np.abs(flat) < 2**31)
         if (flat[whole] % 1 != 0).any():
-            raise _wrong(CHOICE_KEY, str(flat[whole][flat[whole] % 1 != 0][0]), "a whole number")
+            raise _invalid_answer(
+                CHOICE_KEY, str(flat[whole][flat[whole] % 1 != 0][0]), "a whole number"
+            )
         flat = np.where(whole, flat, NO_CHOICE)
     return flat.astype(np.int64)
 
@@ -92,17 +98,17 @@ def _indices(given: Array, states: int) -> NDArray[np.int64]:
 def _best_scored(given: Array, valid: NDArray[np.bool_]) -> NDArray[np.int64]:
     if given.dtype.kind not in "biuf" or given.shape != valid.shape:
         found = f"{given.dtype} of shape {given.shape[1:]}"
-        raise _wrong(SCORE_KEY, found, f"{valid.shape[1]} numbers, one for each candidate")
+        raise _invalid_answer(SCORE_KEY, found, f"{valid.shape[1]} numbers, one for each candidate")
     known = valid & ~np.isnan(given.astype(np.float64, copy=False))
     score = np.where(known, given, -np.inf)
     if not score.shape[1]:
         return np.full(len(score), NO_CHOICE, np.int64)
-    # among equals the first that is known: a score of minus infinity is a score too
+    # among equal scores the first known one; minus infinity is a valid score
     best = np.argmax(known & (score == score.max(axis=1, keepdims=True)), axis=1)
     return np.where(known.any(axis=1), best, NO_CHOICE).astype(np.int64)
 
 
-def _wrong(field: str, value: str, expected: str) -> InvalidValue:
+def _invalid_answer(field: str, value: str, expected: str) -> InvalidValue:
     return InvalidValue(record="the policy's answer", field=field, value=value, expected=expected)
 
 
@@ -111,14 +117,14 @@ def _wrong(field: str, value: str, expected: str) -> InvalidValue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateRewards:
-    """What every candidate of some states is worth. Never shown to a policy."""
+    """The rewards of all candidates of some states. A policy never sees them."""
 
     reward: NDArray[np.float64]
-    """[S, A]: NaN without a label that can be trusted."""
+    """[S, A]: NaN where there is no trusted label."""
     valid: NDArray[np.bool_]
     """[S, A]"""
     taken: NDArray[np.int64]
-    """[S]: what the baseline chose."""
+    """[S]: the choices of the baseline."""
 
     @classmethod
     def of(cls, reader: RolloutZarrStoreReader, states: Rows) -> StateRewards:
@@ -152,7 +158,7 @@ class StateRewards:
         )
 
     def _extreme(self, otherwise: float, known: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Least (`otherwise` inf) or greatest label of each state; NaN in a state without any."""
+        """Smallest (`otherwise` inf) or greatest label of each state; NaN in a state without labels."""
         reduce = np.minimum if otherwise > 0 else np.maximum
         values: NDArray[np.float64] = reduce.reduce(
             np.where(known, self.reward, otherwise), axis=1, initial=otherwise
@@ -160,7 +166,7 @@ class StateRewards:
         return np.where(np.isfinite(values), values, np.nan)
 
     def _looked_up(self, index: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        """Whether each index is one of a valid candidate, and its reward."""
+        """Whether each index names a valid candidate, and its reward."""
         states, width = self.reward.shape
         inside = (index >= 0) & (index < width)
         if not width:
@@ -184,7 +190,7 @@ class JudgedSteps:
     same: NDArray[np.bool_]
 
     def by_chain(self, chain: NDArray[np.int64], chains: int) -> list[ChainVerdict]:
-        """Summed over the states of each chain; `chain` says which one a state belongs to, from 0."""
+        """Sums over the states of each chain. `chain` is the number of the chain of each state, from 0."""
 
         def added(values: Array) -> list[float]:
             weights = np.where(self.measured, values, 0.0)
@@ -209,11 +215,11 @@ class JudgedSteps:
 
 
 class ChainVerdict(NamedTuple):
-    """A chain's choices, added up over the states in which they were measured."""
+    """Sums over the measured states of one chain."""
 
     steps_total: int
     steps: int
-    """Those that were measured; all sums are over these."""
+    """Measured states. All sums are over these."""
     invalid_choices: int
     same_choices: int
     chosen_total: float
@@ -223,12 +229,12 @@ class ChainVerdict(NamedTuple):
 
     @property
     def reward_total(self) -> float | None:
-        """What the candidate's choices are worth; None where no step was measured."""
+        """The reward of the candidate's choices; None where no step was measured."""
         return self.chosen_total if self.steps else None
 
     @property
     def baseline_reward_total(self) -> float | None:
-        """What was earned by the recorded choices, in the same states."""
+        """The reward of the recorded choices in the same states."""
         return self.recorded_total if self.steps else None
 
     def as_metrics(self) -> dict[str, Any]:
@@ -252,7 +258,7 @@ class ChainVerdict(NamedTuple):
 def counterfactual_metrics(
     verdict: ChainVerdict, *, repro: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The metrics of one result. A choice is a name, not a quantity, so that no distance of actions is given."""
+    """The metrics of one result. They have no distance of actions, because a choice is not a quantity."""
     from rollbook.scoring.metrics import result_metrics
 
     measured = verdict.steps > 0

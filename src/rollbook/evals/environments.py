@@ -1,7 +1,7 @@
-"""Environments: what a user hands over to be run again, and how its observations and actions are called in recordings.
+"""Environments: what a user gives for closed-loop replay, and the keys of its observations and actions.
 
-Anything with `reset(seed=)` and `step(action)` as Gymnasium has them; Gymnasium itself is not needed. Keys are those
-that the adapter records under: `observation/value`, or `observation.arm.0/value` for what lies inside dicts and tuples.
+An environment has `reset(seed=)` and `step(action)` as in Gymnasium; Gymnasium itself is not needed. Keys are those of
+the adapter: `observation/value`, or `observation.arm.0/value` for a value inside dicts and tuples.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rollbook.evals.policies import ReplayEpisode, load_attribute
 
 Array = NDArray[Any]
 EnvironmentFactory: TypeAlias = "Callable[..., Environment] | str"
-"""A function that makes an environment, from nothing or from the ReplayEpisode it is for; or `module:attr`."""
+"""A function that makes an environment, without arguments or from a ReplayEpisode; or `module:attr`."""
 
 
 class Environment(Protocol):
@@ -30,7 +30,7 @@ class Environment(Protocol):
 
 
 def environment_factory(given: EnvironmentFactory) -> Callable[..., Any]:
-    """What makes the environments, wherever it was named."""
+    """The function that makes environments, loaded if it was given as `module:attr`."""
     found: Any = _loaded(given) if isinstance(given, str) else given
     if not callable(found):
         message = f"environment is a {type(found).__name__}, expected a function that makes one, or 'module:attr'"
@@ -49,9 +49,9 @@ def _loaded(named: str) -> Any:
 
 
 def try_environment(given: EnvironmentFactory) -> None:
-    """Makes one and closes it: with none to be had, every baseline would fail as if the candidate had.
+    """Makes one environment and closes it, so that a broken factory is found before anything is replayed.
 
-    What is made for an episode is not tried, as one that fails for this episode may do for the others.
+    A factory that takes an episode is not tried, because it may fail for one episode and work for others.
     """
     found = environment_factory(given)
     if not _wants_episode(found):
@@ -59,7 +59,7 @@ def try_environment(given: EnvironmentFactory) -> None:
 
 
 def make_environment(factory: EnvironmentFactory, episode: ReplayEpisode) -> Environment:
-    """What keeps it from being made is no doing of the candidate: always a ConfigurationError."""
+    """Raises ConfigurationError when it cannot be made: the candidate is not the reason."""
     found = environment_factory(factory)
     try:
         made = found(episode) if _wants_episode(found) else found()
@@ -67,7 +67,7 @@ def make_environment(factory: EnvironmentFactory, episode: ReplayEpisode) -> Env
         message = f"the environment cannot be made: {type(error).__name__}: {error}"
         raise ConfigurationError(message=message) from error
     if hasattr(made, "num_envs"):
-        message = "the environment is a vector of environments; make one, each episode has its own"
+        message = "the environment is a vector of environments; make a single one for each episode"
         raise ConfigurationError(message=message)
     for name in ("reset", "step"):
         if not callable(getattr(made, name, None)):
@@ -84,7 +84,7 @@ def close_environment(environment: Environment) -> None:
 
 
 def _wants_episode(factory: Callable[..., Any]) -> bool:
-    """Only an argument that has to be given."""
+    """Whether the factory has a required argument."""
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):
@@ -94,7 +94,7 @@ def _wants_episode(factory: Callable[..., Any]) -> bool:
 
 
 def env_version_of(environment: Environment) -> str | None:
-    """Its own `env_version`, else the id of its spec; None when it does not say."""
+    """Its `env_version`, else the id of its spec; None if it has neither."""
     inside = getattr(environment, "unwrapped", environment)
     said = getattr(environment, "env_version", getattr(inside, "env_version", None))
     if said is None:
@@ -113,7 +113,7 @@ def declared_fps(environment: Environment) -> float | None:
 
 
 def observed(value: Any, name: str = "observation") -> Iterator[tuple[str, Array]]:
-    """Every part of an observation under the name of its stream. Copies: environments use their arrays again."""
+    """Every part of an observation with the name of its stream, as a copy: environments reuse their arrays."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from observed(part, f"{name}.{key}")
@@ -125,7 +125,7 @@ def observed(value: Any, name: str = "observation") -> Iterator[tuple[str, Array
 
 
 def action_for(environment: Environment, action: Mapping[str, Any]) -> Any:
-    """What `step` is given: the parts of a policy's answer, put together as the action space has them."""
+    """The argument of `step`: the parts of a policy's answer in the structure of the action space."""
     return _action(getattr(environment, "action_space", None), action, "action")
 
 
@@ -138,26 +138,26 @@ def _action(space: Any, action: Mapping[str, Any], name: str) -> Any:
     key = f"{name}/{ONLY_FIELD}"
     if key not in action and name not in action:
         given = ", ".join(sorted(map(str, action))[:8]) or "nothing"
-        raise _wrong("keys", given, f"{key!r}, which the environment needs for its step")
+        raise _invalid_action("keys", given, f"{key!r}, which the environment needs for its step")
     return _fitted(space, key, action[key] if key in action else action[name])
 
 
 def _fitted(space: Any, key: str, value: Any) -> Any:
-    """In the type and shape of the space. An action that does not fit is refused, not bent."""
+    """The value in type and shape of the space. An action that does not fit is refused, never clipped."""
     dtype, shape = getattr(space, "dtype", None), getattr(space, "shape", None)
     if dtype is None or shape is None:
         return str(value) if isinstance(value, np.str_) else value
     given = np.asarray(value)
     expected = f"finite {np.dtype(dtype)} of shape {tuple(shape)}"
     if given.dtype.kind not in "biuf" or given.size != math.prod(shape):
-        raise _wrong(key, f"{given.dtype} of shape {given.shape}", expected)
+        raise _invalid_action(key, f"{given.dtype} of shape {given.shape}", expected)
     if not np.isfinite(given).all():
-        raise _wrong(key, "not finite", expected)
+        raise _invalid_action(key, "not finite", expected)
     fitted = given.astype(dtype).reshape(shape)
     if fitted.dtype.kind != "f" and not np.array_equal(fitted.ravel(), given.ravel()):
-        raise _wrong(key, str(given.tolist())[:80], expected)
+        raise _invalid_action(key, str(given.tolist())[:80], expected)
     return fitted[()]
 
 
-def _wrong(field: str, value: str, expected: str) -> InvalidValue:
+def _invalid_action(field: str, value: str, expected: str) -> InvalidValue:
     return InvalidValue(record="the policy's action", field=field, value=value, expected=expected)

@@ -36,10 +36,12 @@ class EvalRun:
     def update(self, **changes: Any) -> None:
         self.record = replace(self.record, **changes)
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in _FIELDS:
-            raise AttributeError(f"an eval run has no attribute {name!r}")
-        return getattr(self.record, name)
+    if not TYPE_CHECKING:  # type checkers see the attributes above, and no others
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in _FIELDS:
+                raise AttributeError(f"an eval run has no attribute {name!r}")
+            return getattr(self.record, name)
 
     def __repr__(self) -> str:
         return repr(self.record).replace("EvalRunRecord(", "EvalRun(", 1)

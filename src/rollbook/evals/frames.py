@@ -1,7 +1,7 @@
-"""EpisodeFrames: pictures of a baseline's video, at the times of its steps, for policies that look.
+"""EpisodeFrames: the frames of a baseline's video at the times of its steps, for policies that use images.
 
-Decoded one after the other as steps come, and turned into arrays only where a step needs them. A video begins when the
-sensors do; a step sees the picture nearest in time, or with `hold` the last one that was there by then.
+Frames are decoded as steps are replayed, and converted to arrays only where a step needs them. A video starts with the
+sensors. A step gets the frame that is nearest in time, or with `hold` the last frame before it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rollbook.scoring.observations import ObservationTable
 
 FRAME_KEY = "/video/rgb"
 _EARLY_S = 0.001
-"""Clocks are rounded: a picture this little after a step was there."""
+"""Clocks are rounded: a frame that is this little later than a step still counts as before it."""
 _WORTH_A_JUMP_S = 5.0
-"""Further ahead than this, the decoder goes to the key frame before; nearer, it decodes what lies between."""
+"""For a longer way forward the decoder seeks to a key frame; otherwise it decodes all frames between."""
 
 Picture = NDArray[np.uint8]
 
@@ -42,7 +42,7 @@ class EpisodeFrames:
     def of(
         cls, baseline: Baseline, table: ObservationTable, asked: bool | Mapping[str, str]
     ) -> EpisodeFrames:
-        """Without any when none were asked for. To ask for them of an episode without video is an error."""
+        """Empty when no frames are wanted. Raises InvalidValue when the episode has no video."""
         key = frame_key(asked)
         if key is None:
             return cls()
@@ -51,7 +51,7 @@ class EpisodeFrames:
                 record=f"episode {baseline.id}",
                 field="video",
                 value="missing",
-                expected="one, as frames were asked for",
+                expected="a video, because frames are wanted",
             )
         video = _Video(baseline.video, exactly=table.align != "hold")
         return cls(key, video, _times(baseline, table, video.fps))
@@ -82,7 +82,7 @@ class EpisodeFrames:
 
 
 def frame_key(asked: bool | Mapping[str, str]) -> str | None:
-    """What pictures are called in an observation; None when there are to be none."""
+    """The key of frames in an observation; None when no frames are wanted."""
     if isinstance(asked, bool):
         return FRAME_KEY if asked else None
     if set(asked) != {"video"} or not asked["video"]:
@@ -94,7 +94,7 @@ def frame_key(asked: bool | Mapping[str, str]) -> str | None:
 
 
 def _times(baseline: Baseline, table: ObservationTable, fps: float) -> NDArray[np.float64]:
-    """Seconds from the beginning of the video to each step."""
+    """Seconds from the start of the video to each step."""
     if table.t_ns is None:
         recorded = baseline.record.fps if baseline.record is not None else None
         return np.arange(len(table)) / (recorded or fps)
@@ -136,7 +136,7 @@ class _Video:
         return float(self._stream.average_rate or 30)
 
     def at(self, seconds: float) -> Picture:
-        """After the end, the last picture."""
+        """The frame for this time; after the end, the last frame."""
         is_past = self._now is not None and seconds < self._now[0] - _EARLY_S
         is_far = self._next is not None and seconds - self._next[0] > _WORTH_A_JUMP_S
         if is_past or is_far:
@@ -144,7 +144,7 @@ class _Video:
         while self._next is not None and self._is_due(seconds):
             self._now, self._next = self._next, self._decoded()
         if self._now is None:
-            raise self._unreadable("it has no pictures")
+            raise self._unreadable("it has no frames")
         if self._shown is None or self._shown[0] != self._now[0]:
             self._shown = (self._now[0], self._now[1].to_ndarray(format="rgb24"))
         return self._shown[1]
@@ -153,16 +153,16 @@ class _Video:
         self._container.close()
 
     def _is_due(self, seconds: float) -> bool:
-        """Whether the next picture belongs to this time rather than the one before."""
+        """Whether the next frame fits this time better than the current one."""
         assert self._next is not None
         if self._now is None or self._next[0] <= seconds + _EARLY_S:
             return True
         return self._exactly and self._next[0] - seconds < seconds - self._now[0]
 
     def _jump(self, seconds: float) -> None:
-        """To the key frame before, from where everything can be decoded."""
+        """Seeks to the key frame before this time."""
         stamp = int((seconds + self._begin) / self._tick)
-        with suppress(self._av.FFmpegError):  # a file that cannot be sought in is read from here on
+        with suppress(self._av.FFmpegError):  # a file without seeking is decoded from here on
             self._container.seek(max(stamp, 0), stream=self._stream, backward=True)
         self._decoding = iter(self._container.decode(self._stream))
         self._now, self._next = None, self._decoded()
@@ -181,5 +181,5 @@ class _Video:
             record="video",
             field=self._path.name[:16],
             value=f"unreadable ({why})",
-            expected="pictures",
+            expected="frames",
         )

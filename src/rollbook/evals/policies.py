@@ -1,8 +1,8 @@
-"""Policies: what a user hands over, in one of many shapes, and the one shape that the runner knows.
+"""Policies: the forms in which a user can give one, and the one form that the runner uses.
 
-A plain function from an observation to an action; an object with `act`, and `reset` and `close` if it wants them; one
-with `act_batch`, which takes many steps at once; one that declares `chunk = k` and answers k steps per call. A class,
-or a function without arguments that makes one of these, gives every worker an instance of its own.
+A policy is a function from an observation to an action; an object with `act` and optionally `reset` and `close`; an
+object with `act_batch`, which takes many steps at once; or an object with `chunk = k`, which answers k steps per call.
+A class, or a function without arguments that makes one of these, gives each worker its own instance.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Action: TypeAlias = dict[str, Any]
 PolicyCallable: TypeAlias = Callable[[Observation], Action]
 
 OUTCOME_KEY = "_outcome"
-"""In the last action: what the episode came to, by the policy's own word."""
+"""Key in the last action: the outcome that the policy itself asserts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayEpisode:
-    """What a policy is told about the episode it is to act in."""
+    """What a policy knows about the episode in which it acts."""
 
     id: str
     step_count: int | None = None
-    """None where the environment decides when it is over."""
+    """None where the environment decides when the episode ends."""
     record: EpisodeRecord | None = None
-    """As the server has it. None when the episode is not from a server."""
+    """The record on the server. None when the episode is not from a server."""
 
     @property
     def seed(self) -> int | None:
@@ -48,7 +48,7 @@ class ReplayEpisode:
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """Where in the episode a step is. Of a batch or a chunk: its first step, and whether its last is the last."""
+    """The place of a step in the episode. For a batch or chunk: its first step, and whether it contains the last."""
 
     step: int
     is_first: bool
@@ -58,9 +58,9 @@ class StepContext:
 
 
 class Policy:
-    """One instance of a policy, to be used by one worker at a time.
+    """One instance of a policy, used by one worker at a time.
 
-    With `step_timeout_s`, an engine ends the worker in which one answer takes longer.
+    With `step_timeout_s`, the engine ends a worker when one answer takes longer.
     """
 
     def __init__(self, given: Any, step_timeout_s: float | None = None) -> None:
@@ -77,7 +77,7 @@ class Policy:
 
     @property
     def plain(self) -> Callable[[Observation], Any] | None:
-        """The user's own function, where nothing has to be added to calling it."""
+        """The user's own function, if it can be called directly, without context and time limit."""
         return None if self._with_context or self._step_timeout_s is not None else self._act
 
     @property
@@ -90,14 +90,14 @@ class Policy:
             self._timed(reset, episode)
 
     def act(self, observation: Observation, context: StepContext) -> Action:
-        """Whatever the policy answered, as long as it is a mapping. One that knows batches only gets one of one."""
+        """The answer of the policy, which must be a mapping. With `act_batch` only, it gets a batch of one step."""
         if self._act is None:
             return self._batch_of_one(observation, context)
         arguments = (observation, context) if self._with_context else (observation,)
         return checked_action(self._timed(self._act, *arguments), context.step)
 
     def act_batch(self, observations: Observation, context: StepContext) -> Action:
-        """Observations and actions of many steps, each array with the step as its first dimension."""
+        """Observations and actions of many steps. The first dimension of each array is the step."""
         assert self._batch is not None
         arguments = (observations, context) if self._batch_with_context else (observations,)
         return checked_action(self._timed(self._batch, *arguments), context.step)
@@ -124,7 +124,7 @@ class Policy:
 
 
 def checked_action(answer: object, step: int) -> Action:
-    if type(answer) is dict:  # asked at every step, so the common case comes first
+    if type(answer) is dict:  # checked at every step, so the common case comes first
         return answer
     if not isinstance(answer, Mapping):
         what = "nothing" if answer is None else f"a value of type {type(answer).__name__}"
@@ -136,20 +136,15 @@ def checked_action(answer: object, step: int) -> Action:
 
 @dataclass(frozen=True, slots=True)
 class PolicySource:
-    """Makes the policies of the workers, here or in another process."""
+    """Makes the policies of the workers, in this process or in another."""
 
     given: Any
-    """As the user gave it: `module:attr`, a class, a function that makes one, an object or a function."""
+    """What the user gave: `module:attr`, a class, a function that makes one, an object or a function."""
     step_timeout_s: float | None = None
 
     @property
-    def makes_anew(self) -> bool:
-        """Whether every call of `make` gives a policy that shares nothing with the others."""
-        return _is_factory(_found(self.given))
-
-    @property
     def keeps_state(self) -> bool:
-        """An object with a memory of its own, which two workers must not share."""
+        """Whether it is an object with a state, which two workers must not share."""
         found = _found(self.given)
         return not _is_factory(found) and callable(getattr(found, "reset", None))
 
@@ -172,7 +167,7 @@ def as_policy(given: Any, step_timeout_s: float | None = None) -> Policy:
 
 
 def load_policy(spec: str) -> Any:
-    """What `package.module:attr` names; `attr` may have dots. The current folder is looked in as well."""
+    """Loads what `package.module:attr` names. `attr` may have dots. The current folder is searched too."""
     return load_attribute(spec, "policy")
 
 
@@ -186,12 +181,10 @@ def load_attribute(spec: str, what: str) -> Any:
         found: Any = importlib.import_module(name.strip())
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name.strip()}.".startswith(f"{error.name}."):
-            raise  # it was found, and misses something itself
+            raise  # the module exists, but one of its own imports fails
         message = f"{what} {spec!r}: there is no module {error.name!r}; run where it can be imported, or set PYTHONPATH"
         raise ConfigurationError(message=message) from error
-    except (
-        SystemExit
-    ) as error:  # it would end the caller, and with a 0 look like a candidate that passed
+    except SystemExit as error:  # exit code 0 would look like a candidate that passed
         message = f"{what} {spec!r}: its module called sys.exit({error.code!r}) when it was imported; put that under "
         raise ConfigurationError(message=f"{message}if __name__ == '__main__'") from error
     for part in attribute.strip().split("."):
@@ -204,7 +197,7 @@ def load_attribute(spec: str, what: str) -> Any:
 
 
 def _look_here() -> None:
-    """As Python does with a script: an entry point of ours is started from elsewhere."""
+    """Adds the current folder to the path, as Python does for a script."""
     here = os.getcwd()
     if "" not in sys.path and here not in sys.path:
         sys.path.insert(0, here)
@@ -219,7 +212,7 @@ def _acts(value: Any) -> bool:
 
 
 def _is_factory(value: Any) -> bool:
-    """A class, or a function that takes nothing: one that acts takes an observation."""
+    """A class, or a function without arguments. A function that acts takes an observation."""
     if inspect.isclass(value):
         return True
     if not callable(value) or _acts(value):
@@ -227,12 +220,12 @@ def _is_factory(value: Any) -> bool:
     try:
         signature = inspect.signature(value)
     except (TypeError, ValueError):
-        return False  # written in C: taken at its word
+        return False  # written in C: it is used as it is
     return _binds(signature, 0) and not _binds(signature, 1)
 
 
 def _takes_context(function: Callable[..., Any] | None) -> bool:
-    """A second parameter that has to be given, or that is called so. Others have a meaning of their own."""
+    """Whether the second parameter is required or named `context`. Other parameters have their own meaning."""
     if function is None:
         return False
     try:

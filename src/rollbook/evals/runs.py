@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from rollbook.contracts.evals import MOST_BASELINES, EvalResult
 from rollbook.contracts.gate import Gate, gate_from
 from rollbook.contracts.typed_metadata import plain_metadata
@@ -17,7 +15,7 @@ from rollbook.contracts.wire.eval_runs import EvalRunAnswer, EvalRunCreated, Eva
 from rollbook.errors import ConfigurationError
 from rollbook.evals.eval_run import EvalRun
 from rollbook.evals.options import ReplayOptions, with_keywords
-from rollbook.evals.server_calls import ask, client_of, results_of, run_path
+from rollbook.evals.server_calls import as_dict, ask, client_of, results_of, run_path
 
 if TYPE_CHECKING:
     from rollbook.client import Client
@@ -151,8 +149,7 @@ def complete_run(
     )
     run.update(status=finalized.status)
     _remove_delivered_journals(run.id)
-    answer: dict[str, Any] = msgspec.to_builtins(finalized)
-    return answer
+    return as_dict(finalized)
 
 
 def cancel_run(run: EvalRun, *, client: Client | None = None) -> dict[str, Any]:
@@ -165,8 +162,7 @@ def cancel_run(run: EvalRun, *, client: Client | None = None) -> dict[str, Any]:
         speaking, EvalRunAnswer, "cancel an eval run", "POST", path, safe_to_resend=True
     )
     run.update(status="cancelled")
-    answer: dict[str, Any] = msgspec.to_builtins(cancelled)
-    return answer
+    return as_dict(cancelled)
 
 
 def checked_text(name: str, value: object) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
+import msgspec
+
 from rollbook.contracts.evals import EvalResult
 from rollbook.contracts.wire.eval_runs import EvalResultList
 from rollbook.contracts.wire.scenarios import ScenarioList
@@ -36,6 +38,12 @@ def ask(client: Client, answer: type[T], what: str, method: str, path: str, **op
     from rollbook.client.runtime import finish
 
     return finish(client.connection.call(what, method, path, answer=answer, **options))
+
+
+def as_dict(message: msgspec.Struct) -> dict[str, Any]:
+    """The JSON object of an answer, for verbs that return plain dicts."""
+    found: dict[str, Any] = msgspec.to_builtins(message)
+    return found
 
 
 def run_path(run_id: str) -> str:

@@ -1,7 +1,7 @@
 """StoreBaselines: the chains of a rollout store as baselines, without a server.
 
-A policy is shown what the actor knew in each recorded state, and nothing else: no label, no reason, no score of another
-policy. All of it is columns of the store, mapped; a chain is a slice of them.
+In each recorded state a policy sees what the actor knew, and nothing else: no label, no reason, no score of another
+policy. The values are memory-mapped columns of the store, and a chain is a slice of them.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ FEATURES_KEY = "/candidates/features"
 VALID_KEY = "/candidates/valid"
 """bool [A]"""
 POSITION_KEY = "/candidates/position_id"
-"""int32 [A]: position family, -1 where there is none."""
+"""int32 [A]: position family; -1 for none."""
 HISTORY_KEY = "/candidates/history"
-"""float32 [H, F]: features of what was taken before, the newest first; NaN where nothing was."""
+"""float32 [H, F]: features of the earlier choices, newest first; NaN before the first choice."""
 CLOCK_KEYS = ("/candidates/_t_ns", "/choice/_t_ns")
 MOVE_NS = 1_000_000_000
-"""Moves have no times of their own; recordings need some, so each takes a second."""
+"""Moves have no times, but recordings need them, so each move takes one second."""
 ROLLOUT_METADATA = "rollout"
-"""Where an episode's metadata names the chain it was made from."""
+"""Key in the metadata of an episode that names its chain."""
 
 Array = NDArray[Any]
 
 
 class StoreBaselines(Sequence[Baseline]):
-    """One baseline for each chain: all of them, those of one policy, or these rows."""
+    """One baseline for each chain: all chains, those of one policy, or the given rows."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class StoreBaselines(Sequence[Baseline]):
         rows: Sequence[int] | None = None,
         limit: int | None = None,
     ) -> None:
-        """`policy` is the store's word for what chose (`random_valid`). At most `limit`, in the order of rows."""
+        """`policy` is the store's name of the policy that chose, such as `random_valid`. At most `limit` chains."""
         self.reader = RolloutZarrStoreReader(path)
         self.digest = str(self.reader.store_manifest.payload["content_sha256"])
         self.rows = self._chosen(policy, rows, limit)
@@ -121,7 +121,7 @@ class StoreBaselines(Sequence[Baseline]):
         )
 
     def record(self, row: int, policy_version: str | None = None) -> EpisodeRecord:
-        """The chain as an episode would say it: with what it can be made again, and where it comes from."""
+        """The chain as the record of an episode, with everything that reproduces it and its provenance."""
         about = self.provenance(row)
         steps = self.states(row)
         return EpisodeRecord(
@@ -143,7 +143,7 @@ class StoreBaselines(Sequence[Baseline]):
         )
 
     def provenance(self, row: int) -> dict[str, Any]:
-        """The way back from this chain: rollout, source row, target, and the digests of what made it."""
+        """Where the chain comes from: rollout, source row, target, and the digests of the configurations."""
         rollout, lineage = self._words("rollouts", row), self._words("lineage", row)
         source = self._words("sources", self._source_places[rollout["source_row_id"]])
         target = self._words("targets", rollout["target_row_id"])
@@ -174,8 +174,8 @@ class StoreBaselines(Sequence[Baseline]):
         }
 
     def repro(self, row: int) -> dict[str, Any]:
-        """The same recorded states on both sides: nothing was run, so nothing could come out otherwise. Chains of one
-        source row and target are one situation."""
+        """Both sides have the same recorded states, so the comparison is deterministic. Chains of one source row and
+        target are one situation."""
         version = _env_version(self._words("lineage", row))
         seed = self.seed(row)
         rollout = self._words("rollouts", row)
@@ -190,7 +190,7 @@ class StoreBaselines(Sequence[Baseline]):
     # -------------------------------------------------------------------------------- as the truth
 
     def row_of(self, baseline: Baseline) -> int:
-        """The chain that an episode was logged from. Refuses one of another store, or of none."""
+        """The row of the chain that an episode was logged from. Refuses an episode of another store."""
         about = baseline.metadata.get(ROLLOUT_METADATA)
         digest, row = (
             (about.get("store_content_sha256"), about.get("rollout_row_id"))
@@ -212,7 +212,7 @@ class StoreBaselines(Sequence[Baseline]):
         return row
 
     def judge(self, row: int, answers: Sequence[Action] | Mapping[str, Array]) -> ChainVerdict:
-        """What these answers, one for each state of the chain, are worth: action by action, or as columns."""
+        """The rewards of answers, one for each state of the chain, given as actions or as columns."""
         rewards = StateRewards.of(self.reader, self.states(row))
         if isinstance(answers, Mapping):
             chosen = choices_of(answers, rewards.valid)
@@ -221,19 +221,19 @@ class StoreBaselines(Sequence[Baseline]):
         return rewards.judged(chosen).in_all()
 
     def recorded(self, row: int) -> ChainVerdict:
-        """What the chain itself earned: its own choices, judged."""
+        """The rewards of the recorded choices."""
         rewards = StateRewards.of(self.reader, self.states(row))
         return rewards.judged(rewards.taken).in_all()
 
     # ---------------------------------------------------------------------------- states as columns
 
     def states(self, row: int) -> slice:
-        """The chain's states: neighbouring rows of the dense view."""
+        """The states of the chain, which are consecutive rows of the dense view."""
         first = int(self.reader.array("rollouts/step_offset")[row])
         return slice(first, first + int(self.reader.array("rollouts/num_steps")[row]))
 
     def observations(self, states: Rows) -> dict[str, Array]:
-        """What the actor knew, stacked over these states."""
+        """What the actor knew in these states."""
         view = {
             VALID_KEY: self.reader.array("q_h/valid_action_mask")[states],
             POSITION_KEY: self.reader.array("q_h/position_id")[states],
@@ -275,7 +275,7 @@ class StoreBaselines(Sequence[Baseline]):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """As whoever generated the store named them; none where nobody did."""
+        """The names that the generator gave; empty if it gave none."""
         config = self._generation.get("writer_config") or {}
         return tuple(config.get("actor_feature_names") or ())
 
@@ -306,7 +306,7 @@ class StoreBaselines(Sequence[Baseline]):
         return commit if isinstance(commit, str) else None
 
     def _words(self, table: str, row: int) -> dict[str, Any]:
-        """One row: the ids and codes in it, as numbers and words; None where there is none."""
+        """The identity columns of one row, with codes decoded to words; None for missing ones."""
         values: dict[str, Any] = {}
         for name in _IDENTITY[table]:
             value = self.reader.array(f"{table}/{name}")[row].item()
@@ -340,7 +340,7 @@ def _policy_version(about: Mapping[str, Any]) -> str:
 
 
 def _env_version(about: Mapping[str, Any]) -> str:
-    """What a chain happens in: how candidates are proposed, how they are labelled, and the geometry."""
+    """The configuration of candidates, the configuration of the oracle, and the geometry."""
     names = ("candidate_config", "oracle_config", "mesh_version")
     parts = [about.get(name) or about.get(f"{name}_id") for name in names]
     return "/".join((part or "unknown")[:12] for part in parts)

@@ -1,7 +1,7 @@
-"""Store replay: a policy over every recorded state of a rollout store, judged by the rewards that are in it.
+"""Store replay: runs a policy on every recorded state of a rollout store, and reads the rewards of its choices.
 
-No server and no episode files: observations are slices of the store. A policy with `act_batch` is asked for thousands
-of states at once, whatever chain they belong to; any other is asked chain by chain, one state after the other.
+It needs no server and no episode files: observations are slices of the store. A policy with `act_batch` gets thousands
+of states at once, from many chains; any other policy gets one state at a time, chain by chain.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH_STATES = 4096
 def replay_store(
     baselines: StoreBaselines, policy: Any, *, batch: int = BATCH_STATES
 ) -> list[EvalResult]:
-    """One result per chain, in their order. A chain in which the policy raises is a failed one; the others go on."""
+    """One result for each chain, in their order. If the policy raises in a chain, its result is a failed one."""
     if batch < 1:
         raise ConfigurationError(message=f"batch={batch}; it has to be at least 1")
     asked = as_policy(policy)
@@ -54,7 +54,7 @@ class _StoreReplay:
 
     @property
     def whole_store(self) -> ReplayEpisode:
-        """What a policy is told that is asked about all chains at once: what they have in common."""
+        """The episode for a policy that gets many chains at once: what all chains have in common."""
         digest = self._baselines.digest
         metadata = {
             ROLLOUT_METADATA: {"store_content_sha256": digest},
@@ -66,7 +66,7 @@ class _StoreReplay:
     # ------------------------------------------------------------------------------ many at a time
 
     def blocks(self, batch: int) -> Iterator[NDArray[np.int64]]:
-        """Whole chains, together about `batch` states."""
+        """Groups of complete chains, each with about `batch` states."""
         rows = self._baselines.rows
         lengths = self._baselines.reader.array("rollouts/num_steps")[rows].astype(np.int64)
         number = (np.cumsum(lengths) - lengths) // batch
@@ -74,10 +74,10 @@ class _StoreReplay:
         yield from np.split(rows, starts[1:]) if len(rows) else ()
 
     def block(self, rows: NDArray[np.int64]) -> list[EvalResult]:
-        """A batch that fails is asked for again chain by chain, to find those it fails in."""
+        """A batch that fails is repeated chain by chain, to find the chains that fail."""
         try:
             return self._judged(rows)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - of the policy, which may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a policy may raise anything
             if len(rows) == 1:
                 return [_failed(self._baselines.id_of(int(rows[0])), error)]
         return [result for row in rows for result in self.block(np.array([row]))]
@@ -110,7 +110,7 @@ class _StoreReplay:
         rewards = StateRewards.of(baselines.reader, states)
         try:
             chosen = choices_of_steps(self._answers(row, states), rewards.valid)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - of the policy, which may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a policy may raise anything
             return _failed(baselines.id_of(row), error)
         return self._result(row, rewards.judged(chosen).in_all())
 
@@ -135,7 +135,7 @@ class _StoreReplay:
 
 
 _NOTHING = ChainVerdict(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
-"""Of a chain without a step."""
+"""For a chain without steps."""
 
 
 def _failed(baseline_id: str, error: BaseException) -> EvalResult:

@@ -15,7 +15,7 @@ from rollbook.contracts.typed_metadata import plain_metadata
 from rollbook.contracts.wire.scenarios import GateAnswer, Promoted, VerificationRecorded
 from rollbook.errors import ConfigurationError, ValidationError
 from rollbook.evals.runs import checked_text, complete_run, create_run, run_against
-from rollbook.evals.server_calls import ask, client_of
+from rollbook.evals.server_calls import as_dict, ask, client_of
 
 if TYPE_CHECKING:
     from rollbook.client import Client
@@ -47,14 +47,12 @@ def promote(
         body=_without_nulls(body),
         safe_to_resend=True,
     )
-    answer: dict[str, Any] = msgspec.to_builtins(promoted)
-    return answer
+    return as_dict(promoted)
 
 
 def check_gate(*, candidate_policy_version: str, client: Client | None = None) -> dict[str, Any]:
     """Whether the candidate has passed every critical scenario, and which ones it has not."""
-    answer: dict[str, Any] = msgspec.to_builtins(_gate(candidate_policy_version, client))
-    return answer
+    return as_dict(_gate(candidate_policy_version, client))
 
 
 def _gate(candidate_policy_version: str, client: Client | None) -> GateAnswer:
@@ -108,8 +106,7 @@ def record_result(
         body=_without_nulls(body),
         safe_to_resend=eval_run_id is not None,  # a scenario has one result for each run
     )
-    answer: dict[str, Any] = msgspec.to_builtins(recorded)
-    return answer
+    return as_dict(recorded)
 
 
 def run_check(
@@ -127,9 +124,8 @@ def run_check(
     """
     speaking = client_of(client)
     gate = _gate(candidate_policy_version, speaking)
-    answer: dict[str, Any] = msgspec.to_builtins(gate)
     if gate.passed:
-        return 0, answer
+        return 0, as_dict(gate)
     if policy_callable is None:
         what = "pass policy_callable= to replay the scenarios that it has not passed"
         message = f"the gate is closed to {candidate_policy_version}; {what}"
@@ -150,7 +146,10 @@ def run_check(
     results = run_against(run, policy_callable=policy_callable, **options)
     if dry_run:
         passed = all(_status(each) == "pass" for each in results)
-        return (0 if passed else 1), {**answer, "dry_run": [_dry_result(each) for each in results]}
+        return (0 if passed else 1), {
+            **as_dict(gate),
+            "dry_run": [_dry_result(each) for each in results],
+        }
     for result in results:
         record_result(
             scenario_id=scenario_ids[result.baseline_episode_id],
@@ -164,7 +163,7 @@ def run_check(
         )
     complete_run(run)
     gate = _gate(candidate_policy_version, speaking)
-    return (0 if gate.passed else 1), msgspec.to_builtins(gate)
+    return (0 if gate.passed else 1), as_dict(gate)
 
 
 def _status(result: EvalResult) -> VerifyStatus:

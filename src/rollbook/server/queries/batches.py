@@ -40,6 +40,8 @@ class BatchQueries(EpisodeQueries):
             except (InvalidText, InvalidNumber, InvalidValue, ConflictingRevision) as error:
                 error.record = f"episodes[{number}]"  # of many, the sender has to know which
                 raise
+            # one time for all rows: search terms are stored under the time of their episode
+            row |= {"created_at_us": now, "updated_at_us": now}
             rows.append({"org_id": self.org_id, **row})
             artifacts.append(self._new_artifacts(row["id"], requested))
         self._insert_many(tables.episodes, rows)
