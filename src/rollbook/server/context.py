@@ -1,8 +1,7 @@
 """What a request can reach: settings, database, blobs; and on whose behalf it runs.
 
-An API key is looked up once to learn whose it is, and asked for again inside the very transaction that does the work.
-So a request costs one transaction, and a key that was revoked a moment ago does nothing any more. The question travels
-with the first statement of the work; what that one did is undone if the answer is no.
+An API key is looked up once to learn whose it is, and again inside the transaction that does the work. So a request
+costs one transaction, and a key that was revoked a moment ago can do nothing any more.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from rollbook.server.http.limits import AttemptLimits, RateLimits
 from rollbook.server.http.responses import Problem
 from rollbook.server.logs import Log
 from rollbook.server.metrics import Metrics
-from rollbook.server.queries import KeyRow, Scope
-from rollbook.server.queries.keys import ask_key
+from rollbook.server.queries import KeyRow, Scope, key_by_id
 from rollbook.server.settings import Settings
 
 T = TypeVar("T")
@@ -98,17 +96,13 @@ class ServerContext:
     def _as(self, caller: Caller, work: ScopedWork[T]) -> Callable[[sa.Connection], T]:
         def confirmed(connection: sa.Connection) -> T:
             if caller.key_id is not None:
-                self._confirm(connection, caller.key_id)
+                key = key_by_id(connection, caller.key_id)
+                if key is None or key.revoked_at_us is not None:
+                    self.known_keys.forget(caller.key_id)
+                    raise unauthorized()
             return work(Scope(connection, caller.org_id, self.clock))
 
         return confirmed
-
-    def _confirm(self, connection: sa.Connection, key_id: str) -> None:
-        def refuse() -> None:
-            self.known_keys.forget(key_id)
-            raise unauthorized()
-
-        ask_key(connection, key_id, refuse)
 
 
 class KnownKeys:

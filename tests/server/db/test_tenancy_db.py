@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 from urllib.parse import urlsplit
@@ -505,10 +505,11 @@ def test_a_connection_that_is_used_again_remembers_no_tenant(guarded: World, end
     futures = [database.submit_write(Tenant(org_id=guarded.ids.org), work) for _ in range(40)]
     assert [future.exception() is None for future in futures] == [ends == "well"] * 40
     assert isinstance(database, PostgresDatabase)
-    assert database._lines
-    for line in database._lines:  # by a way that names no tenant at all
-        assert set(counts(line.open()).values()) == {0}
-        line.undo()
+    with ExitStack() as stack:  # all connections of the pool, by a way that names no tenant at all
+        idle = database._engine.pool.checkedin()  # type: ignore[attr-defined]
+        assert idle
+        for _ in range(idle):
+            assert set(counts(stack.enter_context(database._engine.connect())).values()) == {0}
     after = [database.submit_read(NOBODY, counts) for _ in range(40)]
     assert all(set(future.result().values()) == {0} for future in after)
 

@@ -13,8 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import msgspec
 import sqlalchemy as sa
 
 from rollbook.errors import DatabaseUnavailable
@@ -75,6 +76,18 @@ class Database(ABC):
     @abstractmethod
     def close(self) -> None:
         """Work that waits is done first; later work is refused."""
+
+
+_decode = msgspec.json.Decoder().decode
+
+
+def from_json(text: str | bytes) -> Any:
+    """Several times as fast as the standard library, and as exact: integers of any size stay what they are. The library
+    reads what msgspec refuses, such as a number greater than every float."""
+    try:
+        return _decode(text)
+    except msgspec.DecodeError:
+        return json.loads(text)
 
 
 def to_json(value: object) -> str:

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from rollbook.errors import ConfigurationError, DatabaseUnavailable
 from rollbook.server.db import engine
-from rollbook.server.db.engine import Database, Tenant, Work, do, submit, to_json
+from rollbook.server.db.engine import Database, Tenant, Work, do, from_json, submit, to_json
 from rollbook.server.db.errors import translated
 
 T = TypeVar("T")
@@ -253,6 +253,7 @@ def sqlite_engine(path: Path) -> sa.Engine:
             "isolation_level": None,
         },
         json_serializer=to_json,
+        json_deserializer=from_json,
         hide_parameters=True,
     )
     sa.event.listen(made, "connect", _set_up_sqlite)

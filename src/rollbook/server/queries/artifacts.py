@@ -10,9 +10,7 @@ import sqlalchemy as sa
 from rollbook.contracts.wire.limits import LONGEST_INDEXED, LONGEST_TEXT, MOST_PARTS
 from rollbook.errors import InvalidValue, QuotaExceeded
 from rollbook.server.db import statements, tables
-from rollbook.server.db.prepared import Prepared
 from rollbook.server.db.rows import (
-    AnyRow,
     ArtifactRow,
     DoomedObject,
     PartRow,
@@ -254,7 +252,7 @@ class ArtifactQueries(TenantScope):
 
     def quota_usage(self) -> Usage:
         if self._usage is None:
-            row = _USAGE.first(self._connection, {"org_id": self.org_id})
+            row = self._connection.execute(_USAGE, {"org_id": self.org_id}).first()
             self._usage = Usage(0, 0, None, None) if row is None else row_as(Usage, row)
         return self._usage
 
@@ -322,13 +320,7 @@ class ArtifactQueries(TenantScope):
     def _artifacts_of(self, episode_ids: Sequence[str]) -> dict[str, tuple[ArtifactRow, ...]]:
         theirs: dict[str, tuple[ArtifactRow, ...]] = dict.fromkeys(episode_ids, ())
         asked = {"org_id": self.org_id, "episode_ids": list(theirs)}
-        found: Iterable[AnyRow]
-        if len(theirs) == 1:
-            [only] = theirs
-            found = _ARTIFACTS_OF_ONE.all(self._connection, {**asked, "episode_id": only})
-        else:
-            found = self._connection.execute(_ARTIFACTS_OF, asked)
-        for row in found:
+        for row in self._connection.execute(_ARTIFACTS_OF, asked):
             theirs[row.episode_id] += (row_as(ArtifactRow, row),)
         return theirs
 
@@ -361,7 +353,7 @@ class ArtifactQueries(TenantScope):
     def _count(self, *, episodes: int = 0, bytes_: int = 0) -> None:
         if episodes or bytes_:
             more = {"of": self.org_id, "more_episodes": episodes, "more_bytes": bytes_}
-            _COUNT.run(self._connection, more)
+            self._connection.execute(_COUNT, more)
             self._usage = None
 
 
@@ -370,7 +362,7 @@ def as_artifact(row: Mapping[str, Any]) -> ArtifactRow:
     return ArtifactRow(**{name: value for name, value in row.items() if name != "org_id"})
 
 
-_COUNT = Prepared(
+_COUNT = (
     sa.update(tables.usage)
     .where(tables.usage.c.org_id == sa.bindparam("of"))
     .values(
@@ -378,7 +370,7 @@ _COUNT = Prepared(
         bytes=tables.usage.c.bytes + sa.bindparam("more_bytes", type_=sa.BigInteger),
     )
 )
-_USAGE = Prepared(
+_USAGE = (
     sa.select(
         tables.usage.c.episodes,
         tables.usage.c.bytes,
@@ -387,14 +379,6 @@ _USAGE = Prepared(
     )
     .join(tables.organisations, tables.organisations.c.id == tables.usage.c.org_id)
     .where(tables.usage.c.org_id == sa.bindparam("org_id"))
-)
-_ARTIFACTS_OF_ONE = Prepared(
-    sa.select(tables.artifacts)
-    .where(
-        tables.artifacts.c.org_id == sa.bindparam("org_id"),
-        tables.artifacts.c.episode_id == sa.bindparam("episode_id"),
-    )
-    .order_by(tables.artifacts.c.kind)
 )
 _ARTIFACTS_OF = (
     sa.select(tables.artifacts)

@@ -11,19 +11,16 @@ import sqlalchemy as sa
 from rollbook.errors import ConflictingRevision, InvalidNumber, InvalidText, InvalidValue
 from rollbook.server.db import statements, tables
 from rollbook.server.db.engine import to_json
-from rollbook.server.db.prepared import Prepared
 from rollbook.server.db.rows import EpisodeRow
 from rollbook.server.db.value_checks import is_storable
 from rollbook.server.queries.artifacts import as_artifact
 from rollbook.server.queries.episodes import EpisodeQueries, RequestedArtifact
 from rollbook.server.queries.search_terms import terms_of
 
-_ADD_TERMS = Prepared(
-    sa.text(
-        "INSERT INTO episode_terms (org_id, term, created_at_us, episode_id) "
-        "SELECT :org_id, named.term, CAST(:created_at_us AS bigint), named.episode_id "
-        "FROM unnest(CAST(:terms AS text[]), CAST(:episode_ids AS text[])) AS named(term, episode_id)"
-    )
+_ADD_TERMS = sa.text(
+    "INSERT INTO episode_terms (org_id, term, created_at_us, episode_id) "
+    "SELECT :org_id, named.term, CAST(:created_at_us AS bigint), named.episode_id "
+    "FROM unnest(CAST(:terms AS text[]), CAST(:episode_ids AS text[])) AS named(term, episode_id)"
 )
 
 
@@ -63,7 +60,7 @@ class BatchQueries(EpisodeQueries):
         if rows and self._is_postgres:
             whole = [name for name in rows[0] if isinstance(table.c[name].type, tables.WholeNumber)]
             told = [{**row, **{name: _digits(row[name]) for name in whole}} for row in rows]
-            _insert_of(table, tuple(rows[0])).run(self._connection, {"rows": to_json(told)})
+            self._connection.execute(_insert_of(table, tuple(rows[0])), {"rows": to_json(told)})
         else:
             statements.insert(self._connection, table, rows)
 
@@ -77,20 +74,18 @@ class BatchQueries(EpisodeQueries):
         if self._is_postgres:
             terms, episode_ids = [term for term, _ in named], [each for _, each in named]
             arrays = {"terms": terms, "episode_ids": episode_ids}
-            _ADD_TERMS.run(self._connection, {**common, **arrays})
+            self._connection.execute(_ADD_TERMS, {**common, **arrays})
         else:
             listed = [{**common, "term": term, "episode_id": each} for term, each in named]
             statements.insert(self._connection, tables.episode_terms, listed)
 
 
 @lru_cache
-def _insert_of(table: sa.Table, columns: tuple[str, ...]) -> Prepared:
+def _insert_of(table: sa.Table, columns: tuple[str, ...]) -> sa.TextClause:
     named = ", ".join(columns)
-    return Prepared(
-        sa.text(
-            f"INSERT INTO {table.name} ({named}) SELECT {named} "
-            f"FROM json_populate_recordset(CAST(NULL AS {table.name}), CAST(:rows AS json))"
-        )
+    return sa.text(
+        f"INSERT INTO {table.name} ({named}) SELECT {named} "
+        f"FROM json_populate_recordset(CAST(NULL AS {table.name}), CAST(:rows AS json))"
     )
 
 

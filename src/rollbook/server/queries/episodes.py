@@ -14,7 +14,6 @@ from rollbook.contracts.policy import PolicyRevision
 from rollbook.errors import EpisodeArchived, IdempotencyConflict
 from rollbook.server.db import statements, tables
 from rollbook.server.db.engine import to_json
-from rollbook.server.db.prepared import Prepared
 from rollbook.server.db.rows import AnyRow, ArtifactRow, DoomedObject, EpisodeRow, Usage, row_as
 from rollbook.server.db.value_checks import checked_text
 from rollbook.server.queries.artifacts import ArtifactQueries
@@ -188,8 +187,8 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
         row = {"org_id": self.org_id, **row}
         if self._is_postgres:
             place = _term_place(self.org_id, row["id"], row["created_at_us"])
-            given = {**row, "new_terms": sorted(terms), **place}
-            usage = _insert_on_postgres(tuple(row)).first(self._connection, given)
+            given = {**_new(row), "new_terms": sorted(terms), **place}
+            usage = self._connection.execute(_insert_on_postgres(tuple(row)), given).first()
             self._usage = None if usage is None else row_as(Usage, usage)
         else:
             statements.insert(self._connection, tables.episodes, row)
@@ -205,8 +204,8 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
             self._add_terms(row.id, row.created_at_us, terms)
             return self._artifacts_of([row.id])[row.id]
         place = _term_place(self.org_id, row.id, row.created_at_us)
-        given = {**changes, "new_terms": sorted(terms), **place}
-        found = _update_on_postgres(tuple(changes)).all(self._connection, given)
+        given = {**_new(changes), "new_terms": sorted(terms), **place}
+        found = self._connection.execute(_update_on_postgres(tuple(changes)), given)
         return tuple(row_as(ArtifactRow, artifact) for artifact in found)
 
     def _add_terms(self, episode_id: str, created_at_us: int, terms: Iterable[str]) -> None:
@@ -292,7 +291,7 @@ def _same(one: object, other: object) -> bool:
 
 
 @lru_cache
-def _insert_on_postgres(columns: tuple[str, ...]) -> Prepared:
+def _insert_on_postgres(columns: tuple[str, ...]) -> sa.Select[Any]:
     """An episode, its terms, and one more in the count of its organisation; gives the usage as it is then."""
     owner, kept = tables.organisations, tables.usage
     made = sa.insert(tables.episodes).values(_bound(columns)).inline()
@@ -306,11 +305,11 @@ def _insert_on_postgres(columns: tuple[str, ...]) -> Prepared:
     usage = sa.select(
         counted.c.episodes, counted.c.bytes, owner.c.quota_episodes, owner.c.quota_bytes
     ).join(owner, owner.c.id == counted.c.org_id)
-    return Prepared(usage.add_cte(made.cte("made"), _insert_terms()))
+    return usage.add_cte(made.cte("made"), _insert_terms())
 
 
 @lru_cache
-def _update_on_postgres(columns: tuple[str, ...]) -> Prepared:
+def _update_on_postgres(columns: tuple[str, ...]) -> sa.Select[Any]:
     """An episode and the terms it has from now on; gives its artifacts."""
     episode, artifact = tables.episodes, tables.artifacts
     of_tenant = sa.bindparam("term_org", type_=sa.Text)
@@ -325,7 +324,7 @@ def _update_on_postgres(columns: tuple[str, ...]) -> Prepared:
         .where(artifact.c.org_id == of_tenant, artifact.c.episode_id == it)
         .order_by(artifact.c.kind)
     )
-    return Prepared(artifacts.add_cte(changed.cte("changed"), _insert_terms()))
+    return artifacts.add_cte(changed.cte("changed"), _insert_terms())
 
 
 def _insert_terms() -> sa.CTE:
@@ -348,5 +347,12 @@ def _term_place(org_id: str, episode_id: str, created_at_us: int) -> dict[str, A
     }
 
 
+def _new(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Not named as the columns are: SQLAlchemy would take them for values of every table that is written."""
+    return {f"new_{name}": value for name, value in values.items()}
+
+
 def _bound(columns: tuple[str, ...]) -> dict[str, sa.BindParameter[Any]]:
-    return {name: sa.bindparam(name, type_=tables.episodes.c[name].type) for name in columns}
+    return {
+        name: sa.bindparam(f"new_{name}", type_=tables.episodes.c[name].type) for name in columns
+    }

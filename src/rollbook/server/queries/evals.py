@@ -16,7 +16,6 @@ from rollbook.errors import IdempotencyConflict
 from rollbook.server.db import statements, tables
 from rollbook.server.db.engine import to_json
 from rollbook.server.db.eval_rows import EvalResultRow, EvalRunHead, EvalRunRow
-from rollbook.server.db.prepared import Prepared
 from rollbook.server.db.rows import AnyRow, DoomedObject, row_as
 from rollbook.server.db.tables import new_id
 from rollbook.server.db.value_checks import checked_choice, checked_text, checked_whole, is_storable
@@ -33,14 +32,12 @@ _HEAD = tuple(
 )
 """Columns that a list shows."""
 
-_SEED_RESULTS = Prepared(
-    sa.text(
-        "INSERT INTO eval_results "
-        "(org_id, eval_run_id, position, id, baseline_episode_id, status, metrics, updated_at_us) "
-        "SELECT :org_id, :eval_run_id, seeded.number - 1, seeded.id, seeded.baseline, 'pending', '{}', "
-        "CAST(:updated_at_us AS bigint) "
-        "FROM unnest(CAST(:ids AS text[]), CAST(:baselines AS text[])) WITH ORDINALITY AS seeded(id, baseline, number)"
-    )
+_SEED_RESULTS = sa.text(
+    "INSERT INTO eval_results "
+    "(org_id, eval_run_id, position, id, baseline_episode_id, status, metrics, updated_at_us) "
+    "SELECT :org_id, :eval_run_id, seeded.number - 1, seeded.id, seeded.baseline, 'pending', '{}', "
+    "CAST(:updated_at_us AS bigint) "
+    "FROM unnest(CAST(:ids AS text[]), CAST(:baselines AS text[])) WITH ORDINALITY AS seeded(id, baseline, number)"
 )
 """PostgreSQL takes them all in one statement; to SQLite, many small ones are as good."""
 
@@ -174,7 +171,7 @@ class EvalQueries(SearchQueries):
         if not is_storable(run_id):
             return None
         asked = {"of": self.org_id, "run": run_id, "now": self._now_us(), "new_status": status}
-        row = _RECOUNT.first(self._connection, asked)
+        row = self._connection.execute(_RECOUNT, asked).first()
         return None if row is None else self._runs_of([row])[0]
 
     def delete_eval_run(self, run_id: str) -> bool:
@@ -227,9 +224,9 @@ class EvalQueries(SearchQueries):
         ]
         if self._is_postgres:
             columns = {name: [row[name] for row in rows] for name in _COLUMNS}
-            _WRITE_RESULTS.run(self._connection, {**where, **columns})
+            self._connection.execute(_WRITE_RESULTS, {**where, **columns})
         elif rows:
-            _WRITE_RESULT.run_many(self._connection, rows)
+            self._connection.execute(_WRITE_RESULT, rows)
 
     def eval_results(
         self,
@@ -338,7 +335,7 @@ class EvalQueries(SearchQueries):
         ids = [new_id() for _ in baselines]
         if self._is_postgres:
             arrays = {"ids": ids, "baselines": list(baselines)}
-            _SEED_RESULTS.run(self._connection, {**common, **arrays})
+            self._connection.execute(_SEED_RESULTS, {**common, **arrays})
             return
         common |= {"status": "pending", "metrics": {}, "candidate_episode_id": None, "error": None}
         rows = [
@@ -360,21 +357,17 @@ class EvalQueries(SearchQueries):
 
 
 _COLUMNS = ("baseline", "status", "metrics", "candidate", "error")
-_WRITE_RESULT = Prepared(
-    sa.text(
-        "UPDATE eval_results SET status = :status, metrics = :metrics, candidate_episode_id = :candidate, "
-        "error = :error, updated_at_us = :now "
-        "WHERE org_id = :of AND eval_run_id = :run AND baseline_episode_id = :baseline"
-    )
+_WRITE_RESULT = sa.text(
+    "UPDATE eval_results SET status = :status, metrics = :metrics, candidate_episode_id = :candidate, "
+    "error = :error, updated_at_us = :now "
+    "WHERE org_id = :of AND eval_run_id = :run AND baseline_episode_id = :baseline"
 )
-_WRITE_RESULTS = Prepared(
-    sa.text(
-        "UPDATE eval_results SET status = new.status, metrics = CAST(new.metrics AS json), "
-        "candidate_episode_id = new.candidate, error = new.error, updated_at_us = CAST(:now AS bigint) "
-        "FROM unnest(CAST(:baseline AS text[]), CAST(:status AS text[]), CAST(:metrics AS text[]), "
-        "CAST(:candidate AS text[]), CAST(:error AS text[])) AS new(baseline, status, metrics, candidate, error) "
-        "WHERE org_id = :of AND eval_run_id = :run AND baseline_episode_id = new.baseline"
-    )
+_WRITE_RESULTS = sa.text(
+    "UPDATE eval_results SET status = new.status, metrics = CAST(new.metrics AS json), "
+    "candidate_episode_id = new.candidate, error = new.error, updated_at_us = CAST(:now AS bigint) "
+    "FROM unnest(CAST(:baseline AS text[]), CAST(:status AS text[]), CAST(:metrics AS text[]), "
+    "CAST(:candidate AS text[]), CAST(:error AS text[])) AS new(baseline, status, metrics, candidate, error) "
+    "WHERE org_id = :of AND eval_run_id = :run AND baseline_episode_id = new.baseline"
 )
 """PostgreSQL again takes them all at once: a plan for one, made while it knows nothing of the table yet, may read the
 whole run for each."""
@@ -392,7 +385,7 @@ def _counted(status: str) -> sa.ScalarSelect[int]:
     return sa.select(sa.func.count()).where(theirs).scalar_subquery()
 
 
-_RECOUNT = Prepared(
+_RECOUNT = (
     sa.update(tables.eval_runs)
     .where(
         tables.eval_runs.c.org_id == sa.bindparam("of"),

@@ -26,7 +26,6 @@ from sqlalchemy.sql.operators import custom_op
 from rollbook.digest import digest_of
 from rollbook.errors import InvalidValue
 from rollbook.server.db import tables
-from rollbook.server.db.prepared import Prepared
 from rollbook.server.db.rows import AnyRow, ArtifactRow, EpisodeRow, row_as, rows_as
 from rollbook.server.db.value_checks import checked_choice, checked_whole, is_storable
 from rollbook.server.queries.artifacts import KINDS
@@ -133,7 +132,7 @@ class SearchQueries(EpisodeQueries):
 
     def _places(self, wanted: EpisodeFilter, after: _Place | None, limit: int) -> list[_Place]:
         if self._is_postgres:
-            _WALK.ask(self._connection, {}, lambda _: None)
+            self._connection.execute(_WALK)
         leads = _leads(wanted)
         lead, count = (leads[0], 0) if len(leads) == 1 else self._fewest(leads, wanted)
         if count >= _ENOUGH_TO_COMPARE and not self._is_postgres:
@@ -169,11 +168,12 @@ class SearchQueries(EpisodeQueries):
         return rows_as(EpisodeRow, rows, beside)
 
     def _listed(
-        self, statement: Prepared, on_postgres: Prepared, ids: Iterable[str]
+        self, statement: sa.Select[Any], on_postgres: sa.Select[Any], ids: Iterable[str]
     ) -> list[AnyRow]:
         """Of many episodes, however many they are, by one statement that stays the same."""
         chosen = on_postgres if self._is_postgres else statement
-        return chosen.all(self._connection, {"org_id": self.org_id, "ids": json.dumps([*ids])})
+        asked = {"org_id": self.org_id, "ids": json.dumps([*ids])}
+        return list(self._connection.execute(chosen, asked))
 
     def _run(self, query: _Places, limit: int) -> list[_Place]:
         rows: Iterable[AnyRow] = self._connection.execute(query.limit(limit))
@@ -298,17 +298,15 @@ class SearchQueries(EpisodeQueries):
 
 
 _Places: TypeAlias = "sa.Select[Any] | sa.CompoundSelect[Any]"
-_WALK = Prepared(
-    sa.select(
-        *(
-            sa.func.set_config(sa.literal_column(f"'{name}'"), sa.literal_column(value), sa.true())
-            for name, value in (
-                ("enable_sort", "'off'"),
-                ("enable_seqscan", "'off'"),
-                ("enable_bitmapscan", "'off'"),
-                ("max_parallel_workers_per_gather", "'0'"),
-                ("jit", "'off'"),
-            )
+_WALK = sa.select(
+    *(
+        sa.func.set_config(sa.literal_column(f"'{name}'"), sa.literal_column(value), sa.true())
+        for name, value in (
+            ("enable_sort", "'off'"),
+            ("enable_seqscan", "'off'"),
+            ("enable_bitmapscan", "'off'"),
+            ("max_parallel_workers_per_gather", "'0'"),
+            ("jit", "'off'"),
         )
     )
 )
@@ -316,16 +314,16 @@ _WALK = Prepared(
 everything, when it has no statistics yet or knows nothing of how filters go together."""
 
 
-def _of_ids(column: sa.Column[str]) -> Prepared:
+def _of_ids(column: sa.Column[str]) -> sa.Select[Any]:
     table = column.table
     ids = sa.func.json_each(sa.bindparam("ids", type_=sa.Text)).table_valued("value")
     query = sa.select(table).where(
         table.c.org_id == sa.bindparam("org_id"), column.in_(sa.select(ids.c.value))
     )
-    return Prepared(query.order_by(*table.primary_key.columns))
+    return query.order_by(*table.primary_key.columns)
 
 
-def _of_ids_on_postgres(column: sa.Column[str], most: int) -> Prepared:
+def _of_ids_on_postgres(column: sa.Column[str], most: int) -> sa.Select[Any]:
     """Each looked up on its own: of many at once, it may believe that reading all rows of the tenant is cheaper."""
     table = column.table
     ids = sa.cast(sa.bindparam("ids", type_=sa.Text), sa.JSON)
@@ -338,7 +336,7 @@ def _of_ids_on_postgres(column: sa.Column[str], most: int) -> Prepared:
         .limit(sa.literal_column(str(most)))
         .lateral("its")
     )
-    return Prepared(sa.select(its).select_from(sa.join(wanted, its, sa.true())))
+    return sa.select(its).select_from(sa.join(wanted, its, sa.true()))
 
 
 _ROWS = _of_ids(tables.episodes.c.id)
