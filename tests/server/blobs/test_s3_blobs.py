@@ -15,7 +15,7 @@ import pytest
 from rollbook.errors import BlobStoreUnavailable, ConfigurationError
 from rollbook.server.blobs.interface import BlobStore
 from rollbook.server.blobs.open import open_blobs
-from rollbook.server.blobs.s3_credentials import S3Place
+from rollbook.server.blobs.s3 import s3_client
 from tests.server.blob_servers import (
     ACCESS_KEY,
     BUCKET,
@@ -226,8 +226,7 @@ async def test_no_signature_reaches_the_logs(
     await put(blobs, b"x")
     await blobs.sha256(KEY)
     await blobs.close()
-    assert "HTTP Request" in caplog.text
-    assert "Signature=" not in caplog.text
+    assert "Signature" not in caplog.text
 
 
 async def test_a_presigned_url_needs_no_other_secret_and_shows_none(rclone: Served) -> None:
@@ -271,12 +270,15 @@ async def test_a_profile_is_used_where_boto3_finds_one(
 
 
 def test_the_bucket_is_addressed_as_its_server_expects() -> None:
-    known = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
-
     def url(bucket: str, endpoint: str | None = None, **environment: str) -> str:
-        return S3Place.from_environment(bucket, endpoint, {**known, **environment}).url("k")
+        named = {"Bucket": bucket, "Key": "k"}
+        signed = s3_client(bucket, endpoint, environment).generate_presigned_url(
+            "get_object", Params=named
+        )
+        return str(signed).partition("?")[0]
 
     assert url("bucket") == "https://bucket.s3.us-east-1.amazonaws.com/k"
+    assert url("bucket", AWS_REGION="eu-west-1") == "https://bucket.s3.eu-west-1.amazonaws.com/k"
     assert url("a.b", AWS_DEFAULT_REGION="eu-west-1") == "https://s3.eu-west-1.amazonaws.com/a.b/k"
     assert url("bucket", "https://minio/") == "https://minio/bucket/k"
     assert url("bucket", AWS_ENDPOINT_URL_S3="http://r2") == "http://r2/bucket/k"

@@ -15,8 +15,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 def open_blobs(url: str, *, secret: bytes, s3_endpoint: str | None = None) -> BlobStore:
     """`file:///folder`, whose URLs are signed with `secret`, or `s3://bucket/prefix`.
 
-    S3 takes its credentials, region and endpoint from the usual `AWS_*` variables, and from wherever boto3 looks where
-    that is installed.
+    S3 takes its credentials, region and endpoint from the usual `AWS_*` variables, and from where boto3 looks.
     """
     split = urlsplit(url)
     if split.scheme == "file" and split.netloc in ("", "localhost") and split.path:
@@ -40,8 +39,7 @@ def _open_s3(bucket: str, prefix: str, endpoint: str | None) -> BlobStore:
         raise ConfigurationError(message=message)
     try:
         from rollbook.server.blobs.s3 import S3Blobs
-        from rollbook.server.blobs.s3_credentials import S3Place
     except ImportError as missing:
-        message = "blobs: S3 needs httpx, which is not installed: pip install 'rollbook[server]'"
+        message = "blobs: S3 needs boto3, which is not installed: pip install 'rollbook[server]'"
         raise ConfigurationError(message=message) from missing
-    return S3Blobs(S3Place.from_environment(bucket, endpoint), prefix)
+    return S3Blobs(bucket, prefix, endpoint)

@@ -1,23 +1,29 @@
-"""Blobs as objects of one S3 bucket below a prefix, by the protocol itself: a signature and a handful of requests.
+"""Blobs as objects of one S3 bucket below a prefix. boto3 makes the requests and the presigned URLs, in threads.
 
 Clients move bytes by presigned URLs; only what the server makes or checks itself passes through here, a part at a time.
-What passes by itself (429, 5xx, a lost connection) is tried again a little, then it is BlobStoreUnavailable.
+boto3 repeats a request that met a passing fault (5xx, a lost connection); after that it is BlobStoreUnavailable.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import random
+import logging
+import os
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import anyio
-import httpx
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
 
 from rollbook.errors import (
     BlobError,
@@ -25,6 +31,7 @@ from rollbook.errors import (
     BlobNotFound,
     BlobStoreUnavailable,
     BlobTooLarge,
+    ConfigurationError,
     PartsMismatch,
     UploadNotFound,
 )
@@ -39,31 +46,31 @@ from rollbook.server.blobs.interface import (
     check_prefix,
     content_disposition,
 )
-from rollbook.server.blobs.s3_answers import ListedPart, S3Answer, completion
-from rollbook.server.blobs.s3_credentials import S3Place
-from rollbook.server.blobs.sigv4 import presigned_url, query_text, signed_headers
+
+T = TypeVar("T")
 
 _PART = 16 << 20
-"""Up to this an object is one request; more goes in parts of this size, so memory stays flat up to 160 GB."""
+"""A smaller object is one request; a larger one is sent in parts of this size, so memory stays flat up to 160 GB."""
+_CHUNK = 1 << 20
+_REQUESTS_AT_ONCE = 32
 _ATTEMPTS = 4
-_FIRST_WAIT_S = 0.2
 _RESUMES = 3
-_TIMEOUT = httpx.Timeout(60.0, connect=3.0)
-_PASSING = frozenset({429, 500, 502, 503, 504})
-_TAKEN = frozenset({409, 412})
+_TAKEN = frozenset({"PreconditionFailed", "ConditionalRequestConflict"})
 _WRONG_PARTS = frozenset({"InvalidPart", "InvalidPartOrder", "EntityTooSmall"})
+
+for _name in ("boto3", "botocore", "urllib3"):
+    # below this level they log signatures
+    logging.getLogger(_name).setLevel(logging.INFO)
 
 
 class S3Blobs:
     kind = "s3"
 
-    def __init__(self, place: S3Place, prefix: str = "") -> None:
-        self._place = place
+    def __init__(self, bucket: str, prefix: str = "", endpoint: str | None = None) -> None:
+        self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
-        encrypted = place.bucket_url.startswith(
-            "https:"
-        )  # without, certificates need not be loaded
-        self._http = httpx.AsyncClient(timeout=_TIMEOUT, verify=encrypted, follow_redirects=False)
+        self._client = s3_client(bucket, endpoint)
+        self._threads = ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="s3")
 
     # ------------------------------------------------------------------------------------ whole blobs
 
@@ -82,19 +89,20 @@ class S3Blobs:
         first = await anext(pieces, b"")
         await asyncio.to_thread(digest.update, first)
         if len(first) < _PART:
-            etag = await self._put_whole(key, first, content_type, replace)
-            return PutResult(len(first), digest.hexdigest(), etag)
+            asked = {"Body": first, "ContentType": content_type, **_condition(replace)}
+            done = await self._call("put_object", key, **asked)
+            return PutResult(len(first), digest.hexdigest(), _etag(done))
         upload = await self.start_multipart(key, content_type=content_type)
         try:
             parts = [await self._put_part(key, upload, 1, first)]
             async for piece in pieces:
                 await asyncio.to_thread(digest.update, piece)
                 parts.append(await self._put_part(key, upload, len(parts) + 1, piece))
-            done = await self._complete(key, upload, parts, replace=replace)
+            info = await self._complete(key, upload, parts, replace=replace)
         except BaseException:
             await self._abort_quietly(key, upload)
             raise
-        return PutResult(done.size, digest.hexdigest(), done.etag)
+        return PutResult(info.size, digest.hexdigest(), info.etag)
 
     async def read(self, key: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         check_key(key)
@@ -102,21 +110,16 @@ class S3Blobs:
             if await self.head(key) is None:
                 raise BlobNotFound(key=key)
             return _nothing()
-        response = await self._get(key, start, end)
-        return _nothing() if response is None else self._followed(key, response, start, end)
+        found = await self._get(key, start, end)
+        return _nothing() if found is None else self._followed(key, found, start, end)
 
     async def head(self, key: str) -> BlobInfo | None:
-        answer = await self._ask("HEAD", check_key(key))
-        if answer.status == 404:
+        try:
+            found = await self._call("head_object", check_key(key))
+        except BlobNotFound:
             return None
-        answer.expect(self._place.bucket, 200)
-        modified = parsedate_to_datetime(answer.headers["last-modified"])
-        return BlobInfo(
-            key,
-            int(answer.headers["content-length"]),
-            answer.etag,
-            _moment_us(modified, answer.etag),
-        )
+        etag = _etag(found)
+        return BlobInfo(key, found["ContentLength"], etag, _moment_us(found["LastModified"], etag))
 
     async def sha256(self, key: str) -> str:
         digest = hashlib.sha256()
@@ -135,30 +138,29 @@ class S3Blobs:
             yield path
 
     async def delete(self, key: str) -> None:
-        answer = await self._ask("DELETE", check_key(key))
-        answer.expect(self._place.bucket, 200, 204, 404)
+        try:
+            await self._call("delete_object", check_key(key))
+        except BlobNotFound:
+            return
 
     async def list(self, prefix: str) -> AsyncIterator[BlobInfo]:
-        query = {"list-type": "2", "prefix": self._prefix + check_prefix(prefix)}
+        asked = {"Prefix": self._prefix + check_prefix(prefix)}
         while True:
-            answer = await self._ask("GET", None, query)
-            answer.expect(self._place.bucket, 200)
-            page = answer.listed()
-            for info in page.blobs:
-                yield BlobInfo(
-                    info.key.removeprefix(self._prefix), info.size, info.etag, info.modified_at_us
-                )
-            if page.next is None:
+            page = await self._call("list_objects_v2", **asked)
+            for each in page.get("Contents", ()):
+                modified_us = int(each["LastModified"].timestamp() * 1_000_000)
+                key = each["Key"].removeprefix(self._prefix)
+                yield BlobInfo(key, each["Size"], _etag(each), modified_us)
+            if not page.get("IsTruncated"):
                 return
-            query["continuation-token"] = page.next
+            asked["ContinuationToken"] = page["NextContinuationToken"]
 
     # ------------------------------------------------------------------------------------ signed URLs
 
     async def presign_put(
         self, key: str, *, content_type: str, ttl_s: int, base_url: str, most: int | None = None
     ) -> str:
-        headers = {"content-type": content_type}
-        return await self._presigned("PUT", check_key(key), {}, headers, ttl_s)
+        return await self._presigned("put_object", key, ttl_s, ContentType=content_type)
 
     async def presign_get(
         self,
@@ -169,11 +171,11 @@ class S3Blobs:
         content_type: str,
         filename: str | None = None,
     ) -> str:
-        query = {
-            "response-content-disposition": content_disposition(filename),
-            "response-content-type": content_type,
+        shown = {
+            "ResponseContentDisposition": content_disposition(filename),
+            "ResponseContentType": content_type,
         }
-        return await self._presigned("GET", check_key(key), query, {}, ttl_s)
+        return await self._presigned("get_object", key, ttl_s, **shown)
 
     async def presign_part(
         self,
@@ -185,84 +187,72 @@ class S3Blobs:
         base_url: str,
         most: int | None = None,
     ) -> str:
-        query = {"partNumber": str(check_part_number(number)), "uploadId": upload}
-        return await self._presigned("PUT", check_key(key), query, {}, ttl_s)
+        part = {"PartNumber": check_part_number(number), "UploadId": upload}
+        return await self._presigned("upload_part", key, ttl_s, **part)
 
     # -------------------------------------------------------------------------------- uploads in parts
 
     async def start_multipart(self, key: str, *, content_type: str) -> str:
-        headers = {"content-type": content_type}
-        answer = await self._ask("POST", check_key(key), {"uploads": ""}, headers)
-        answer.expect(self._place.bucket, 200)
-        return answer.upload_id()
+        asked = {"ContentType": content_type}
+        made = await self._call("create_multipart_upload", check_key(key), **asked)
+        upload: str = made["UploadId"]
+        return upload
 
     async def parts(self, key: str, upload: str) -> Parts:
-        return [part.info for part in await self._listed_parts(key, upload)]
+        return [
+            PartInfo(each["PartNumber"], each["Size"], _etag(each))
+            for each in await self._listed_parts(key, upload)
+        ]
 
     async def complete_multipart(self, key: str, upload: str, parts: Parts) -> BlobInfo:
         check_parts(parts)
         return await self._complete(check_key(key), upload, parts, replace=True)
 
     async def abort_multipart(self, key: str, upload: str) -> None:
-        answer = await self._ask("DELETE", check_key(key), {"uploadId": upload})
-        answer.expect(self._place.bucket, 200, 204, 404)
+        try:
+            await self._call("abort_multipart_upload", check_key(key), UploadId=upload)
+        except (UploadNotFound, BlobNotFound):
+            return
 
     # ------------------------------------------------------------------------------------ housekeeping
 
     async def sweep(self, *, older_than_s: float) -> int:
-        """Uploads to which nothing was added for so long."""
+        """Aborts uploads to which nothing was added for so long."""
         before = datetime.now(UTC) - timedelta(seconds=older_than_s)
-        answer = await self._ask("GET", None, {"uploads": "", "prefix": self._prefix})
-        answer.expect(self._place.bucket, 200)
+        listed = await self._call("list_multipart_uploads", Prefix=self._prefix)
         removed = 0
-        for key, upload, initiated in answer.uploads():
-            own = key.removeprefix(self._prefix)
-            if initiated < before and not await self._grew(own, upload, before):
-                await self.abort_multipart(own, upload)
+        for each in listed.get("Uploads", ()):
+            key, upload = each["Key"].removeprefix(self._prefix), each["UploadId"]
+            if each["Initiated"] < before and not await self._grew(key, upload, before):
+                await self.abort_multipart(key, upload)
                 removed += 1
         return removed
 
     async def check(self) -> None:
-        answer = await self._ask(
-            "GET", None, {"list-type": "2", "max-keys": "1", "prefix": self._prefix}
-        )
-        answer.expect(self._place.bucket, 200)
+        await self._call("list_objects_v2", Prefix=self._prefix, MaxKeys=1)
 
     async def close(self) -> None:
-        await self._http.aclose()
+        self._client.close()
+        self._threads.shutdown(wait=False)
 
     # ------------------------------------------------------------------------------------- inner parts
 
-    async def _put_whole(self, key: str, data: bytes, content_type: str, replace: bool) -> str:
-        headers = {"content-type": content_type} | ({} if replace else {"if-none-match": "*"})
-        answer = await self._ask("PUT", key, {}, headers, data)
-        if not replace and answer.status in _TAKEN:
-            raise BlobExists(key=key)
-        answer.expect(self._place.bucket, 200)
-        return answer.etag
-
     async def _put_part(self, key: str, upload: str, number: int, data: bytes) -> PartInfo:
-        query = {"partNumber": str(number), "uploadId": upload}
-        answer = await self._ask("PUT", key, query, content=data)
-        answer.expect(self._place.bucket, 200)
-        return PartInfo(number, len(data), answer.etag)
+        asked = {"PartNumber": number, "UploadId": upload, "Body": data}
+        return PartInfo(number, len(data), _etag(await self._call("upload_part", key, **asked)))
 
     async def _complete(self, key: str, upload: str, parts: Parts, *, replace: bool) -> BlobInfo:
-        headers = {"content-type": "application/xml"} | ({} if replace else {"if-none-match": "*"})
-        answer = await self._ask("POST", key, {"uploadId": upload}, headers, completion(parts))
-        if answer.code in _WRONG_PARTS:
-            raise PartsMismatch(
-                detail=f"S3 does not take these parts ({answer.code}); send them again"
-            )
-        if not replace and answer.status in _TAKEN:
-            raise BlobExists(key=key)
-        done_before = answer.code == "NoSuchUpload" and answer.attempts > 1
-        if answer.code == "NoSuchUpload" and not done_before:
-            raise UploadNotFound(key=key)
-        if not done_before:
-            answer.expect(self._place.bucket, 200)
+        listed = [{"PartNumber": part.number, "ETag": f'"{part.etag}"'} for part in parts]
+        asked = {"UploadId": upload, "MultipartUpload": {"Parts": listed}, **_condition(replace)}
+        done_before = False
+        try:
+            await self._call("complete_multipart_upload", key, **asked)
+        except UploadNotFound as error:
+            # an attempt whose answer was lost may have done it: then the object has the size of the parts
+            done_before = _attempts(error.__cause__) > 1
+            if not done_before:
+                raise
         info = await self.head(key)
-        # an attempt whose answer was lost may have done it: then the object has the size of the parts
         if info is None or (done_before and info.size != sum(part.size for part in parts)):
             raise UploadNotFound(key=key)
         return info
@@ -275,162 +265,183 @@ class S3Blobs:
             except BlobError:
                 return
 
-    async def _listed_parts(self, key: str, upload: str) -> tuple[ListedPart, ...]:
-        found: tuple[ListedPart, ...] = ()
-        query = {"uploadId": upload}
+    async def _listed_parts(self, key: str, upload: str) -> tuple[dict[str, Any], ...]:
+        found: tuple[dict[str, Any], ...] = ()
+        asked: dict[str, Any] = {"UploadId": upload}
         while True:
-            answer = await self._ask("GET", check_key(key), query)
-            if answer.code == "NoSuchUpload":
-                raise UploadNotFound(key=key)
-            answer.expect(self._place.bucket, 200)
-            parts, following = answer.parts()
-            found += parts
-            if following is None:
+            page = await self._call("list_parts", check_key(key), **asked)
+            found += tuple(page.get("Parts", ()))
+            if not page.get("IsTruncated"):
                 return found
-            query["part-number-marker"] = following
+            asked["PartNumberMarker"] = page["NextPartNumberMarker"]
 
     async def _grew(self, key: str, upload: str, since: datetime) -> bool:
         try:
             parts = await self._listed_parts(key, upload)
         except UploadNotFound:
             return True  # completed or aborted meanwhile
-        return any(part.modified >= since for part in parts)
+        return any(part["LastModified"] >= since for part in parts)
 
     async def _get(
         self, key: str, start: int, end: int | None, etag: str | None = None
-    ) -> httpx.Response | None:
-        """The answer, its body still to be read. None when the range begins after the end."""
-        headers = {}
+    ) -> dict[str, Any] | None:
+        """The answer; its body is still to be read. None when the range begins after the end."""
+        asked: dict[str, str] = {}
         if start or end is not None:
-            headers["range"] = f"bytes={start}-{'' if end is None else end - 1}"
+            asked["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
         if etag is not None:
-            headers["if-match"] = f'"{etag}"'
-        response, attempts = await self._sent("GET", key, {}, headers, b"", stream=True)
-        # not every server says 206
-        if response.status_code == 206 or (
-            response.status_code == 200
-            and ("range" not in headers or "content-range" in response.headers)
-        ):
-            return response
-        answer = S3Answer(response.status_code, response.headers, await response.aread(), attempts)
-        await response.aclose()
-        if answer.status == 416:
+            asked["IfMatch"] = f'"{etag}"'
+        try:
+            return await self._call("get_object", key, **asked)
+        except BlobExists as error:  # the condition failed: it has another ETag now
+            raise _replaced(key) from error
+        except _RangeAfterEnd:
             return None
-        if answer.status == 404 and answer.code != "NoSuchBucket":
-            raise BlobNotFound(key=key)
-        if answer.status == 412:
-            raise BlobStoreUnavailable(
-                detail=f"{key!r} was replaced while it was read; read it again"
-            )
-        raise answer.failure(self._place.bucket)
 
     async def _followed(
-        self, key: str, response: httpx.Response, start: int, end: int | None
+        self, key: str, found: Mapping[str, Any], start: int, end: int | None
     ) -> AsyncIterator[bytes]:
         """The body; where the connection is lost, the rest of the same object is asked for."""
-        etag = response.headers.get("etag", "").strip('"')
+        etag = _etag(found)
         resumes = 0
         while True:
+            body = found["Body"]
             try:
-                async for chunk in response.aiter_raw():
+                while chunk := await self._in_thread(partial(body.read, _CHUNK)):
                     start += len(chunk)
                     yield chunk
                 return
-            except httpx.TransportError as error:
+            except BotoCoreError as error:
                 resumes += 1
                 if resumes > _RESUMES:
-                    raise _unreachable(self._place, error) from error
+                    raise self._unreachable(error) from error
             finally:
-                await response.aclose()
+                body.close()
             again = await self._get(key, start, end, etag)
             if again is None:
                 return
-            if again.headers.get("etag", "").strip('"') != etag:
-                await again.aclose()
-                raise BlobStoreUnavailable(
-                    detail=f"{key!r} was replaced while it was read; read it again"
-                )
-            response = again
+            if _etag(again) != etag:
+                again["Body"].close()
+                raise _replaced(key)
+            found = again
 
-    async def _presigned(
-        self,
-        method: str,
-        key: str,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        ttl_s: int,
-    ) -> str:
-        return presigned_url(
-            method,
-            self._place.url(self._prefix + key),
-            query,
-            headers,
-            credentials=await self._place.credentials.current(),
-            region=self._place.region,
-            at=datetime.now(UTC),
-            ttl_s=ttl_s,
+    async def _presigned(self, operation: str, key: str, ttl_s: int, **params: Any) -> str:
+        named = {"Bucket": self._bucket, "Key": self._prefix + check_key(key), **params}
+        # in a thread, because credentials of a role may have to be renewed first
+        return await self._in_thread(
+            lambda: str(
+                self._client.generate_presigned_url(operation, Params=named, ExpiresIn=ttl_s)
+            )
         )
 
-    async def _ask(
-        self,
-        method: str,
-        key: str | None,
-        query: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
-        content: bytes = b"",
-    ) -> S3Answer:
-        response, attempts = await self._sent(method, key, query or {}, headers or {}, content)
-        return S3Answer(response.status_code, response.headers, response.content, attempts)
+    async def _call(self, operation: str, key: str | None = None, **params: Any) -> dict[str, Any]:
+        named = {"Bucket": self._bucket, **params}
+        if key is not None:
+            named["Key"] = self._prefix + key
+        try:
+            return await self._in_thread(partial(getattr(self._client, operation), **named))
+        except ClientError as error:
+            raise self._fault(error, key) from error
+        except BotoCoreError as error:
+            raise self._unreachable(error) from error
 
-    async def _sent(
-        self,
-        method: str,
-        key: str | None,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        content: bytes,
-        *,
-        stream: bool = False,
-    ) -> tuple[httpx.Response, int]:
-        url = self._place.url("" if key is None else self._prefix + key)
-        attempt = 1
-        while True:
-            request = await self._request(method, url, query, headers, content)
-            try:
-                response = await self._http.send(request, stream=stream)
-            except httpx.TransportError as error:
-                if attempt == _ATTEMPTS:
-                    raise _unreachable(self._place, error) from error
-            else:
-                if response.status_code not in _PASSING or attempt == _ATTEMPTS:
-                    return response, attempt
-                await response.aclose()
-            await asyncio.sleep(_FIRST_WAIT_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
-            attempt += 1
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    async def _request(
-        self,
-        method: str,
-        url: str,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        content: bytes,
-    ) -> httpx.Request:
-        signed = signed_headers(
-            method,
-            url,
-            query,
-            headers,
-            credentials=await self._place.credentials.current(),
-            region=self._place.region,
-            at=datetime.now(UTC),
+    def _fault(self, error: ClientError, key: str | None) -> Exception:
+        code = error.response.get("Error", {}).get("Code", "")
+        status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+        if key is not None and code == "NoSuchUpload":
+            return UploadNotFound(key=key)
+        if key is not None and status == 404 and code != "NoSuchBucket":
+            return BlobNotFound(key=key)
+        if key is not None and code in (*_TAKEN, "409", "412"):
+            return BlobExists(key=key)
+        if code in _WRONG_PARTS:
+            return PartsMismatch(detail=f"S3 does not take these parts ({code}); send them again")
+        if status == 416:
+            return _RangeAfterEnd()
+        said = f"{status} {code}" if code and code != str(status) else str(status)
+        bucket = self._bucket
+        if code == "NoSuchBucket":
+            text = f"there is no S3 bucket {bucket!r}; create it, or correct the blobs setting"
+        elif status in (400, 401, 403):
+            text = f"S3 refuses us bucket {bucket!r} ({said}); check the credentials, their rights and the clock"
+        elif 300 <= status < 400:
+            text = (
+                f"S3 keeps bucket {bucket!r} elsewhere ({said}); check the region and the endpoint"
+            )
+        else:
+            text = f"S3 does not do its work for bucket {bucket!r} ({said}); try again shortly"
+        return BlobStoreUnavailable(detail=text)
+
+    def _unreachable(self, error: Exception) -> BlobStoreUnavailable:
+        """Named by its class: the text of an error of boto3 holds whole URLs."""
+        reason = type(error).__name__
+        return BlobStoreUnavailable(
+            detail=f"S3 does not answer for bucket {self._bucket!r} ({reason}); try again, or check its endpoint"
         )
-        return self._http.build_request(
-            method,
-            httpx.URL(url, query=query_text(query).encode()),
-            headers=signed,
-            content=content,
+
+
+class _RangeAfterEnd(Exception):
+    """The range that was asked for begins after the end of the object."""
+
+
+def s3_client(
+    bucket: str, endpoint: str | None, environment: Mapping[str, str] = os.environ
+) -> Any:
+    """Credentials and region come from the usual `AWS_*` variables, from a profile or from the role of this machine.
+
+    The bucket is part of the path, except on AWS, where it is part of the host unless a dot would break TLS.
+    """
+    endpoint = (
+        endpoint or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    )
+    if endpoint is not None:
+        if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc:
+            message = f"blobs: S3 endpoint {endpoint!r} is not a URL; expected for example https://s3.example.com"
+            raise ConfigurationError(message=message)
+        endpoint = endpoint.rstrip("/")
+    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
+    session = boto3.Session(region_name=region)
+    if session.get_credentials() is None:
+        message = (
+            "blobs: no S3 credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "or give this machine a profile or a role"
         )
+        raise ConfigurationError(message=message)
+    config = Config(
+        signature_version="s3v4",
+        connect_timeout=3,
+        read_timeout=60,
+        max_pool_connections=_REQUESTS_AT_ONCE,
+        retries={"total_max_attempts": _ATTEMPTS, "mode": "standard"},
+        s3={
+            "addressing_style": "virtual" if endpoint is None and "." not in bucket else "path",
+            "us_east_1_regional_endpoint": "regional",
+        },
+        # not every server knows these headers; the bytes are checked by their SHA-256 when an episode is finalized
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    return session.client("s3", endpoint_url=endpoint, config=config)
+
+
+def _condition(replace: bool) -> dict[str, str]:
+    return {} if replace else {"IfNoneMatch": "*"}
+
+
+def _etag(answer: Mapping[str, Any]) -> str:
+    return str(answer.get("ETag", "")).strip('"')
+
+
+def _attempts(error: BaseException | None) -> int:
+    assert isinstance(error, ClientError)
+    return 1 + int(error.response["ResponseMetadata"].get("RetryAttempts", 0))
+
+
+def _replaced(key: str) -> BlobStoreUnavailable:
+    return BlobStoreUnavailable(detail=f"{key!r} was replaced while it was read; read it again")
 
 
 async def _pieces(key: str, chunks: AsyncIterator[bytes], most: int | None) -> AsyncIterator[bytes]:
@@ -460,10 +471,3 @@ async def _nothing() -> AsyncIterator[bytes]:
     chunks: tuple[bytes, ...] = ()
     for chunk in chunks:
         yield chunk
-
-
-def _unreachable(place: S3Place, error: httpx.TransportError) -> BlobStoreUnavailable:
-    reason = str(error) or type(error).__name__
-    return BlobStoreUnavailable(
-        detail=f"S3 does not answer for bucket {place.bucket!r} ({reason}); try again, or check its endpoint"
-    )
