@@ -24,6 +24,7 @@
     │   └── ServerError               5xx: the server failed (a retry can help)
     ├── DatabaseUnavailable           down, restarting or locked (a retry can help)
     ├── DatabaseFull                  no room left on the database's disk
+    ├── KeyRevoked                    the API key of a transaction does not count any more
     ├── BlobError                     an artifact's bytes: the text holds no path of the server and no secret
     │   ├── InvalidBlobKey            the text is not an object key
     │   ├── BlobNotFound              nothing is stored under this key
@@ -264,6 +265,13 @@ class DatabaseFull(RollbookError):
     template: ClassVar[str] = (
         "the database has no room left on its disk; nothing was changed, make room and try again"
     )
+
+
+@dataclass(eq=False, kw_only=True)
+class KeyRevoked(RollbookError):
+    code: ClassVar[str] = "key_revoked"
+    template: ClassVar[str] = "the API key {key_id!r} was revoked or deleted"
+    key_id: str
 
 
 @dataclass(eq=False, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from enum import StrEnum
@@ -19,8 +19,11 @@ from rollbook.cli.output import AsJson, print_findings, print_json, shown_bytes
 from rollbook.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from rollbook.server.backup import Backup
     from rollbook.server.bootstrap import Bootstrapped
+    from rollbook.server.queries import OrganisationRow, Scope
     from rollbook.server.settings import Settings
 
 app = typer.Typer(
@@ -350,6 +353,78 @@ def reset_password(
     else:
         typer.echo(f"The password of {done.email} is removed, and all sessions have ended.")
         typer.echo(f"one-time link, valid for {RESET_LINK_LASTS_S // 60} minutes: {link}")
+
+
+@app.command("rename-organisation")
+def rename_organisation(
+    org_id: Annotated[str, typer.Argument(help="Id of the organisation.")],
+    name: Annotated[str, typer.Argument(help="New name.")],
+    data: Data = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give an organisation another name. Its id, keys and data stay the same."""
+    settings = _settings(data, database_url=database)
+    row = _change_organisation(settings, org_id, lambda scope: scope.rename_organisation(name))
+    if as_json:
+        print_json({"org_id": row.id, "org": row.name})
+    else:
+        typer.echo(f"organisation  {row.name} ({row.id})")
+
+
+@app.command("set-quota")
+def set_quota(
+    org_id: Annotated[str, typer.Argument(help="Id of the organisation.")],
+    episodes: Annotated[
+        int | None, typer.Option(help="Most episodes. The server's own limit if not given.")
+    ] = None,
+    size: Annotated[
+        int | None,
+        typer.Option("--bytes", help="Most bytes. The server's own limit if not given."),
+    ] = None,
+    data: Data = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Limit how many episodes and bytes an organisation may keep.
+
+    Both limits are set: a limit that is not given is removed, and the server's own limit counts.
+    """
+    settings = _settings(data, database_url=database)
+    row = _change_organisation(
+        settings, org_id, lambda scope: scope.set_quota(episodes=episodes, bytes_=size)
+    )
+    if as_json:
+        limits = {"quota_episodes": row.quota_episodes, "quota_bytes": row.quota_bytes}
+        print_json({"org_id": row.id, "org": row.name, **limits})
+    else:
+        of_server = "the server's limit"
+        typer.echo(f"organisation  {row.name} ({row.id})")
+        typer.echo(f"episodes      {of_server if episodes is None else episodes}")
+        typer.echo(f"bytes         {of_server if size is None else shown_bytes(size)}")
+
+
+def _change_organisation(
+    settings: Settings, org_id: str, change: Callable[[Scope], None]
+) -> OrganisationRow:
+    from rollbook.server.db.engine import Tenant
+    from rollbook.server.db.migrate import migrate
+    from rollbook.server.db.open import open_database
+    from rollbook.server.queries import Scope as ScopeOf
+
+    def work(connection: Connection) -> OrganisationRow | None:
+        scope = ScopeOf(connection, org_id)
+        if scope.organisation() is not None:
+            change(scope)
+            scope.audit("organisation.changed", actor="operator", subject=org_id)
+        return scope.organisation()
+
+    migrate(settings.database_url)
+    with closing(open_database(settings.database_url)) as opened:
+        row = opened.write_now(Tenant(org_id=org_id), work)
+    if row is None:
+        raise ConfigurationError(message=f"there is no organisation {org_id!r}; check its id")
+    return row
 
 
 @app.command()

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from starlette.requests import Request
 
+from rollbook.errors import KeyRevoked
 from rollbook.server.blobs.interface import BlobStore
 from rollbook.server.db.engine import Database, Tenant
 from rollbook.server.db.tables import now_us
@@ -23,7 +25,7 @@ from rollbook.server.http.limits import AttemptLimits, RateLimits
 from rollbook.server.http.responses import Problem
 from rollbook.server.logs import Log
 from rollbook.server.metrics import Metrics
-from rollbook.server.queries import KeyRow, Scope, key_by_id
+from rollbook.server.queries import KeyRow, Scope
 from rollbook.server.settings import Settings
 
 T = TypeVar("T")
@@ -80,29 +82,31 @@ class ServerContext:
         self.attempts = AttemptLimits(self.settings.sign_ins_per_minute)
 
     async def read(self, caller: Caller, work: ScopedWork[T]) -> T:
-        return await self.db.read(caller.tenant, self._as(caller, work))
+        with self._refused_without_key():
+            return await self.db.read(caller.tenant, self._scoped(caller.org_id, work))
 
     async def write(self, caller: Caller, work: ScopedWork[T]) -> T:
         check_may_write(caller)
-        return await self.db.write(caller.tenant, self._as(caller, work))
+        with self._refused_without_key():
+            return await self.db.write(caller.tenant, self._scoped(caller.org_id, work))
 
     async def read_for(self, org_id: str, work: ScopedWork[T]) -> T:
         """On the server's own behalf, for upkeep and for what it notices while it serves."""
-        return await self.db.read(Tenant(org_id=org_id), self._as(Caller(org_id), work))
+        return await self.db.read(Tenant(org_id=org_id), self._scoped(org_id, work))
 
     async def write_for(self, org_id: str, work: ScopedWork[T]) -> T:
-        return await self.db.write(Tenant(org_id=org_id), self._as(Caller(org_id), work))
+        return await self.db.write(Tenant(org_id=org_id), self._scoped(org_id, work))
 
-    def _as(self, caller: Caller, work: ScopedWork[T]) -> Callable[[sa.Connection], T]:
-        def confirmed(connection: sa.Connection) -> T:
-            if caller.key_id is not None:
-                key = key_by_id(connection, caller.key_id)
-                if key is None or key.revoked_at_us is not None:
-                    self.known_keys.forget(caller.key_id)
-                    raise unauthorized()
-            return work(Scope(connection, caller.org_id, self.clock))
+    def _scoped(self, org_id: str, work: ScopedWork[T]) -> Callable[[sa.Connection], T]:
+        return lambda connection: work(Scope(connection, org_id, self.clock))
 
-        return confirmed
+    @contextmanager
+    def _refused_without_key(self) -> Iterator[None]:
+        try:
+            yield
+        except KeyRevoked as error:
+            self.known_keys.forget(error.key_id)
+            raise unauthorized() from error
 
 
 class KnownKeys:

@@ -284,7 +284,6 @@ CALLS: dict[str, Callable[[Scope, Ids], Any]] = {
 ADDS_TO_ITS_OWN: dict[str, Callable[[Scope, Ids], Any]] = {
     "add_member": lambda scope, ids: scope.add_member(ids.owner, "viewer"),
     "audit": lambda scope, ids: scope.audit("event", subject=ids.episode),
-    "check_quota": lambda scope, ids: scope.check_quota(more_episodes=1, default_episodes=1),
     "create_episode": lambda scope, ids: scope.create_episode({}, (), (MARK, "another digest")),
     "create_episodes": lambda scope, ids: scope.create_episodes([({"tags": [MARK]}, ())]),
     "create_eval_run": lambda scope, ids: scope.create_eval_run(RUN, (), (MARK, "another digest")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ from rollbook.errors import (
 from rollbook.server.db import tables
 from rollbook.server.db.engine import Database, Tenant
 from rollbook.server.db.tables import now_us
+from rollbook.server.episodes.quotas import checked_quota
 from rollbook.server.queries import DoomedObject, EpisodeFilter, Scope
+from rollbook.server.settings import Settings
 from tests.server.tenants import Organisation, in_seconds, new_organisation
 
 VIDEO = ("video", "episodes/o/e/video.mp4", "video/mp4")
@@ -575,29 +578,29 @@ def limited(org: Organisation) -> Organisation:
     return org
 
 
-def test_a_quota_is_refused_with_what_it_is(limited: Organisation) -> None:
+def test_a_quota_is_refused_with_what_it_is(limited: Organisation, tmp_path: Path) -> None:
+    settings = Settings.load(tmp_path)
     limited.episode()
-    limited.write(lambda scope: scope.check_quota(more_episodes=1, more_bytes=1000))
+    limited.episode()
+    limited.write(lambda scope: checked_quota(scope, settings, more_bytes=1000))
+    with pytest.raises(QuotaExceeded, match="1000 bytes"):
+        limited.write(lambda scope: checked_quota(scope, settings, more_bytes=1001))
     limited.episode()
     with pytest.raises(QuotaExceeded, match="2 episodes"):
-        limited.write(lambda scope: scope.check_quota(more_episodes=1))
-    with pytest.raises(QuotaExceeded, match="1000 bytes"):
-        limited.write(lambda scope: scope.check_quota(more_bytes=1001))
+        limited.write(lambda scope: checked_quota(scope, settings))
 
 
-def test_the_servers_default_counts_where_the_organisation_has_no_limit(org: Organisation) -> None:
+def test_the_servers_limit_counts_where_the_organisation_has_none(
+    org: Organisation, tmp_path: Path
+) -> None:
+    settings = Settings.load(tmp_path, quota_episodes=1)
     org.episode()
-    org.write(lambda scope: scope.check_quota(more_episodes=10**9, more_bytes=10**15))
+    org.write(lambda scope: checked_quota(scope, settings, more_bytes=10**15))
+    org.episode()
     with pytest.raises(QuotaExceeded):
-        org.write(lambda scope: scope.check_quota(more_episodes=1, default_episodes=1))
+        org.write(lambda scope: checked_quota(scope, settings))
     org.write(lambda scope: scope.set_quota(episodes=5, bytes_=None))
-    org.write(lambda scope: scope.check_quota(more_episodes=1, default_episodes=1))
-
-
-def test_who_is_over_the_quota_may_still_do_what_adds_nothing(org: Organisation) -> None:
-    org.episode()
-    org.write(lambda scope: scope.set_quota(episodes=0, bytes_=0))
-    org.write(lambda scope: scope.check_quota())
+    org.write(lambda scope: checked_quota(scope, settings))
 
 
 def test_usage_is_right_after_many_at_once(org: Organisation) -> None:

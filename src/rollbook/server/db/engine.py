@@ -38,6 +38,11 @@ class Tenant:
     invitation_hash: str | None = None
     """Lets an invitation be looked up by whoever holds its token."""
 
+    @property
+    def acts_by_key(self) -> bool:
+        """A transaction in the name of an API key is refused with KeyRevoked when the key does not count any more."""
+        return self.org_id is not None and self.key_id is not None
+
 
 NOBODY = Tenant()
 

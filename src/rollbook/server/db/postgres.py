@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from rollbook.errors import KeyRevoked
 from rollbook.server.db import engine
 from rollbook.server.db.engine import Database, Tenant, Work, do, from_json, submit, to_json
 from rollbook.server.db.errors import can_run_again, translated
@@ -34,7 +35,6 @@ class PostgresDatabase(Database):
             json_deserializer=from_json,
             hide_parameters=True,
         )
-        self._read_only = self._engine.execution_options(postgresql_readonly=True)
         self._threads = ThreadPoolExecutor(connections, thread_name_prefix="db")
 
     def submit_read(self, tenant: Tenant, work: Work[T]) -> Future[T]:
@@ -50,12 +50,11 @@ class PostgresDatabase(Database):
     def _run(self, tenant: Tenant, work: Work[T], *, read_only: bool) -> T:
         """Runs the work again where that is harmless: the connection was found broken before the work began (as all are
         after a restart), or the database undid the work to end a deadlock."""
-        engine_of_kind = self._read_only if read_only else self._engine
         for attempt in range(1, _MOST_ATTEMPTS + 1):
             began = False
             try:
-                with engine_of_kind.connect() as connection:
-                    _name_tenant(connection, tenant)
+                with self._engine.connect() as connection:
+                    _begin(connection, tenant, read_only=read_only)
                     began = True
                     result = do(work, connection)
                     _commit(connection)
@@ -70,28 +69,42 @@ class PostgresDatabase(Database):
         raise AssertionError("the last attempt returns or raises")
 
 
-def _name_tenant(connection: sa.Connection, tenant: Tenant) -> None:
-    """The settings end with the transaction, so an idle connection has no tenant."""
+def _begin(connection: sa.Connection, tenant: Tenant, *, read_only: bool) -> None:
+    """Begins the transaction, names its tenant and asks for its API key, in one message. The settings end with the
+    transaction, so an idle connection has no tenant."""
     longest_ms = int(engine.LONGEST_QUERY_S * 1000)
     named = (tenant.org_id, tenant.user_id, tenant.key_id, tenant.invitation_hash)
     # a text that cannot be stored is the id of nobody
     values = [text if text and is_storable(text) else "" for text in named]
-    values += [str(longest_ms), str(2 * longest_ms)]
-    connection.execute(_SET, dict(zip(_SETTINGS, values, strict=True)))
+    driver: Any = connection.connection.driver_connection
+    base = connection.dialect.loaded_dbapi.Error
+    try:
+        driver.read_only = read_only
+        with driver.pipeline():
+            driver.execute(_SET, [*values, str(longest_ms), str(2 * longest_ms)])
+            key = driver.execute(_KEY, [tenant.key_id]) if tenant.acts_by_key else None
+        if key is not None and key.fetchone() is None:
+            raise KeyRevoked(key_id=tenant.key_id or "")
+    except base as error:
+        lost = connection.dialect.is_disconnect(error, driver, None)
+        if lost:
+            connection.invalidate(error)
+        raise sa.exc.DBAPIError.instance(
+            "BEGIN", None, error, base, connection_invalidated=lost, dialect=connection.dialect
+        ) from error
 
 
-_SETTINGS = {
-    "org": "app.org",
-    "user": "app.user",
-    "key": "app.key",
-    "invitation": "app.invitation",
-    "query_ms": "statement_timeout",
-    "idle_ms": "idle_in_transaction_session_timeout",
-}
-_SET = sa.text(
-    "SELECT "
-    + ", ".join(f"set_config('{name}', :{given}, true)" for given, name in _SETTINGS.items())
+_SETTINGS = (
+    "app.org",
+    "app.user",
+    "app.key",
+    "app.invitation",
+    "statement_timeout",
+    "idle_in_transaction_session_timeout",
 )
+_SET = "SELECT " + ", ".join(f"set_config('{name}', %s, true)" for name in _SETTINGS)
+"""The timeouts are in milliseconds."""
+_KEY = "SELECT 1 FROM api_keys WHERE key_id = %s AND revoked_at_us IS NULL"
 
 
 def _commit(connection: sa.Connection) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from rollbook.errors import ConfigurationError, DatabaseUnavailable
+from rollbook.errors import ConfigurationError, DatabaseUnavailable, KeyRevoked
 from rollbook.server.db import engine
 from rollbook.server.db.engine import Database, Tenant, Work, do, from_json, submit, to_json
 from rollbook.server.db.errors import translated
@@ -77,14 +77,14 @@ class SqliteDatabase(Database):
         self._writer.start()
 
     def submit_read(self, tenant: Tenant, work: Work[T]) -> Future[T]:
-        return submit(self._readers, lambda: self._reader().run(work))
+        return submit(self._readers, lambda: self._reader().run(_by_key(tenant, work)))
 
     def submit_write(self, tenant: Tenant, work: Work[T]) -> Future[T]:
         future: Future[T] = Future()
         with self._door:  # so that nothing is put behind the end of the queue
             if self._closed:
                 raise DatabaseUnavailable(detail="it is closing")
-            self._jobs.put(_Job(work, future))
+            self._jobs.put(_Job(_by_key(tenant, work), future))
         return future
 
     def close(self) -> None:
@@ -176,6 +176,22 @@ def _attempt(connection: sa.Connection, driver: sqlite3.Connection, job: _Job) -
             raise outcome.failure from error
     driver.execute("RELEASE work")
     return outcome
+
+
+def _by_key(tenant: Tenant, work: Work[T]) -> Work[T]:
+    """The work, after the API key it is done for has been found to count."""
+    if not tenant.acts_by_key:
+        return work
+
+    def confirmed(connection: sa.Connection) -> T:
+        if _driver_of(connection).execute(_KEY, (tenant.key_id,)).fetchone() is None:
+            raise KeyRevoked(key_id=tenant.key_id or "")
+        return work(connection)
+
+    return confirmed
+
+
+_KEY = "SELECT 1 FROM api_keys WHERE key_id = ? AND revoked_at_us IS NULL"
 
 
 def _driver_of(connection: sa.Connection) -> sqlite3.Connection:

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from rollbook.contracts.wire.limits import LONGEST_INDEXED, LONGEST_TEXT, MOST_PARTS
-from rollbook.errors import InvalidValue, QuotaExceeded
+from rollbook.errors import InvalidValue
 from rollbook.server.db import statements, tables
 from rollbook.server.db.rows import (
     ArtifactRow,
@@ -255,30 +255,6 @@ class ArtifactQueries(TenantScope):
             row = self._connection.execute(_USAGE, {"org_id": self.org_id}).first()
             self._usage = Usage(0, 0, None, None) if row is None else row_as(Usage, row)
         return self._usage
-
-    def check_quota(
-        self,
-        *,
-        more_episodes: int = 0,
-        more_bytes: int = 0,
-        default_episodes: int | None = None,
-        default_bytes: int | None = None,
-    ) -> None:
-        """Raises QuotaExceeded. The organisation's own limit counts before the server's default; None is no limit."""
-        now = self.quota_usage()
-        for what, limit, default, wanted, more in (
-            (
-                "episodes",
-                now.quota_episodes,
-                default_episodes,
-                now.episodes + more_episodes,
-                more_episodes,
-            ),
-            ("bytes", now.quota_bytes, default_bytes, now.bytes + more_bytes, more_bytes),
-        ):
-            allowed = default if limit is None else limit
-            if more > 0 and allowed is not None and wanted > allowed:
-                raise QuotaExceeded(what=what, limit=allowed, wanted=wanted)
 
     def recount_usage(self) -> Usage:
         """From the rows themselves, which is slow and cannot be wrong."""

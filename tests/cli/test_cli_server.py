@@ -1,0 +1,49 @@
+"""`rollbook server` changes organisations without a running server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.server.test_serve import rollbook
+
+
+@pytest.fixture
+def org_id(tmp_path: Path) -> str:
+    made = rollbook("server", "bootstrap", "--data", tmp_path, "--org", "Acme", "--json").stdout
+    return str(json.loads(made)["org_id"])
+
+
+def test_an_organisation_gets_another_name(tmp_path: Path, org_id: str) -> None:
+    place = ("--data", tmp_path)
+    renamed = rollbook("server", "rename-organisation", org_id, "Acme Robots", *place, "--json")
+    assert json.loads(renamed.stdout) == {"org_id": org_id, "org": "Acme Robots"}
+    shown = rollbook("server", "rename-organisation", org_id, "Acme", *place)
+    assert shown.stdout == f"organisation  Acme ({org_id})\n"
+    refused = rollbook("server", "rename-organisation", org_id, "x" * 1000, *place, "--json")
+    assert refused.status != 0
+    assert "characters" in json.loads(refused.stderr)["error"]
+
+
+def test_an_organisation_gets_a_quota_and_loses_it_again(tmp_path: Path, org_id: str) -> None:
+    place = ("--data", tmp_path)
+    limits = ("--episodes", "5", "--bytes", str(10**12))
+    limited = rollbook("server", "set-quota", org_id, *limits, *place, "--json")
+    assert json.loads(limited.stdout) == {
+        "org_id": org_id,
+        "org": "Acme",
+        "quota_episodes": 5,
+        "quota_bytes": 10**12,
+    }
+    free = rollbook("server", "set-quota", org_id, *place)
+    assert free.stdout.count("the server's limit") == 2
+    negative = rollbook("server", "set-quota", org_id, "--episodes", "-1", *place)
+    assert negative.status != 0
+
+
+def test_an_unknown_organisation_is_named(tmp_path: Path, org_id: str) -> None:
+    unknown = rollbook("server", "set-quota", "nobody", "--data", tmp_path, "--json")
+    assert unknown.status == 2
+    assert "nobody" in json.loads(unknown.stderr)["error"]
