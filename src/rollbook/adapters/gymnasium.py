@@ -104,7 +104,7 @@ def record(
     policy or the environment raises an error, the steps before it are uploaded as a failed episode, and then the error
     is raised.
     """
-    plan = _Plan.make(env, policy, seed, max_steps, fps, record_video)
+    plan = _Plan(env, policy, seed, max_steps, fps, record_video)
     destination = Destination.find(client, about, output_dir)
     with artifact_folder(output_dir) as folder:
         return destination.deliver(plan.run(folder), kept=output_dir is not None)
@@ -135,7 +135,7 @@ def record_many(
         made = env() if callable(env) else None
         with nullcontext() if made is None else closing(made):
             used: Any = env if made is None else made
-            plan = _Plan.make(used, policy, seed, max_steps, fps, record_video)
+            plan = _Plan(used, policy, seed, max_steps, fps, record_video)
             with artifact_folder(own) as folder:
                 return destination.named(seed=seed).deliver(plan.run(folder), kept=own is not None)
 
@@ -153,7 +153,7 @@ def encode_rollout(
     record_video: bool | None = None,
 ) -> EncodedEpisode:
     """Run one episode and write its files, without upload. An error of policy or environment is raised afterwards."""
-    plan = _Plan.make(env, policy, seed, max_steps, fps, record_video)
+    plan = _Plan(env, policy, seed, max_steps, fps, record_video)
     encoded = plan.run(prepared_folder(output_dir))
     if encoded.failure is not None:
         encoded.failure.add_note(f"the steps before the error are in {output_dir}")
@@ -164,46 +164,34 @@ def encode_rollout(
 # ---------------------------------------------------------------------------------------- one run
 
 
-@dataclass(frozen=True, slots=True)
 class _Plan:
     """A run whose arguments have been checked before it begins."""
 
-    env: AnyEnv
-    act: Callable[[Any, dict[str, Any]], Any]
-    summary: EnvSummary
-    seed: int | None
-    max_steps: int
-    fps: float
-    fps_assumed: bool
-    with_video: bool
-
-    @classmethod
-    def make(
-        cls,
+    def __init__(
+        self,
         env: AnyEnv,
         policy: Policy,
         seed: int | None,
         max_steps: int,
         fps: float | None,
         record_video: bool | None,
-    ) -> _Plan:
-        summary = scan_env(env)
+    ) -> None:
+        self.env, self.max_steps = env, max_steps
+        self.summary = scan_env(env)
         if max_steps < 1:
             raise ConfigurationError(message=f"max_steps={max_steps}; it has to be at least 1")
-        if record_video and not summary.has_video:
-            message = f"the environment renders {summary.render_mode}; make it with render_mode='rgb_array' for a video"
+        if record_video and not self.summary.has_video:
+            mode = self.summary.render_mode
+            message = (
+                f"the environment renders {mode}; make it with render_mode='rgb_array' for a video"
+            )
             raise ConfigurationError(message=message)
-        given = summary.fps if fps is None else checked_rate(fps)
-        return cls(
-            env=env,
-            act=_with_info(policy),
-            summary=summary,
-            seed=None if seed is None else _checked_seed(seed),
-            max_steps=max_steps,
-            fps=_ASSUMED_FPS if given is None else given,
-            fps_assumed=given is None,
-            with_video=summary.has_video if record_video is None else record_video,
-        )
+        rate = self.summary.fps if fps is None else checked_rate(fps)
+        self.fps = _ASSUMED_FPS if rate is None else rate
+        self.fps_assumed = rate is None
+        self.act = _with_info(policy)
+        self.seed = None if seed is None else _checked_seed(seed)
+        self.with_video = self.summary.has_video if record_video is None else record_video
 
     def run(self, folder: Path) -> EncodedEpisode:
         path = folder / FILE_NAMES["video"]

@@ -188,15 +188,15 @@ def _loss_findings(
 def _shown_better(statistics: Statistics, gate: Gate) -> tuple[Outcome, ...]:
     """Primary outcomes that are better, corrected for testing several. In a sequential run only the e-value counts."""
     primaries = [statistics[rule.metric] for rule in gate.rules if rule.role == "primary"]
-    asked = {each.pairs.metric: each for each in primaries if each.n and usable(each, gate)}
+    tested = {each.pairs.metric: each for each in primaries if each.n and usable(each, gate)}
     if gate.design == "sequential":
-        success = asked.get("success")
+        success = tested.get("success")
         crossed = success and has_crossed(success.wins, success.losses, gate.alpha)
         return ("success",) if crossed else ()
-    time = asked.get("time_to_goal_s")
+    time = tested.get("time_to_goal_s")
     if time is not None and (time.n < gate.n_min or not statistics["success"].n):
-        del asked["time_to_goal_s"]  # too few pairs to claim that it is better
-    adjusted = holm({metric: each.p.better for metric, each in asked.items() if each.p})
+        del tested["time_to_goal_s"]  # too few pairs to claim that it is better
+    adjusted = holm({metric: each.p.better for metric, each in tested.items() if each.p})
     return tuple(metric for metric, p in adjusted.items() if p < gate.alpha - EPSILON)
 
 

@@ -73,10 +73,10 @@ def _pairs_to_rule_out(outcome: OutcomeStatistics, rule: MetricRule, gate: Gate)
 def _pairs_to_claim(statistics: Statistics, gate: Gate) -> int | None:
     """Until the first primary is shown to be better."""
     primaries = [statistics[rule.metric] for rule in gate.rules if rule.role == "primary"]
-    asked = [each for each in primaries if each.n and usable(each, gate)]
+    tested = [each for each in primaries if each.n and usable(each, gate)]
     answers = []
-    for each in asked:
-        pairs = _pairs_to_claim_one(each, gate, gate.alpha / len(asked))
+    for each in tested:
+        pairs = _pairs_to_claim_one(each, gate, gate.alpha / len(tested))
         if pairs is not None:
             answers.append(max(1, pairs - each.n, gate.n_min - each.n))
     return min(answers, default=None)

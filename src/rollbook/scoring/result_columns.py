@@ -154,13 +154,13 @@ def _outcomes(
     complete: Flags,
 ) -> dict[Outcome, OutcomeColumn]:
     sides = {name: _sides(name, metrics) for name in OUTCOMES}
-    foreign = np.array([said is None for said in stated], bool)
+    foreign = np.array([each is None for each in stated], bool)
     given = foreign & complete
     if given.any():
         given &= np.any([_differs(*sides[name][:2]) for name in OUTCOMES], axis=0)
     columns = {}
     for name, (baseline, candidate, unusable) in sides.items():
-        kinds = np.array([_kind(said, name) for said in stated], np.int8)
+        kinds = np.array([_kind(each, name) for each in stated], np.int8)
         kinds[given] = _ASSERTED
         columns[name] = OutcomeColumn(baseline, candidate, kinds, unusable)
     return columns
