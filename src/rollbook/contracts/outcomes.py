@@ -13,6 +13,9 @@ from typing import Literal, TypeAlias
 
 Outcome: TypeAlias = Literal["success", "reward_total", "collision_count", "time_to_goal_s"]
 
+OUTCOME_KEY = "_outcome"
+"""Key of an action under which a policy states the outcome of its episode. It is not an action."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeKind:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from rollbook.contracts.evals import LONGEST_ERROR, EvalResult, Evidence
 from rollbook.contracts.gate import Gate
-from rollbook.contracts.outcomes import OUTCOMES
+from rollbook.contracts.outcomes import OUTCOME_KEY, OUTCOMES
 from rollbook.contracts.streams import CLOCK_FIELD, ONLY_FIELD, split_key
 from rollbook.errors import ConfigurationError, InvalidValue
 from rollbook.evals.baselines import Arrays, Baseline
@@ -42,7 +42,6 @@ from rollbook.evals.environments import (
     observed,
 )
 from rollbook.evals.policies import (
-    OUTCOME_KEY,
     Action,
     Observation,
     Policy,

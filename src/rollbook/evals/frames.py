@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.contracts.streams import CLOCK_FIELD
 from rollbook.errors import ConfigurationError, InvalidValue
 from rollbook.evals.baselines import Baseline
-from rollbook.scoring.actions import CLOCK_FIELD, split_key
+from rollbook.scoring.actions import key_parts
 from rollbook.scoring.observations import ObservationTable
 
 FRAME_KEY = "/video/rgb"
@@ -102,7 +103,7 @@ def _times(baseline: Baseline, table: ObservationTable, fps: float) -> NDArray[n
     firsts = [
         int(clock[0])
         for key, clock in sensors.items()
-        if split_key(key)[1] == CLOCK_FIELD and clock.ndim == 1 and len(clock)
+        if key_parts(key)[1] == CLOCK_FIELD and clock.ndim == 1 and len(clock)
     ]
     return (table.t_ns - min(firsts, default=int(table.t_ns[0]))) / 1e9
 

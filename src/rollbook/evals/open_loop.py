@@ -12,18 +12,19 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.contracts.outcomes import OUTCOME_KEY
+from rollbook.contracts.streams import CLOCK_FIELD
 from rollbook.evals.baselines import Arrays, Baseline
 from rollbook.evals.frames import EpisodeFrames
 from rollbook.evals.options import STEPS_AT_ONCE, ReplayOptions
 from rollbook.evals.policies import (
-    OUTCOME_KEY,
     Action,
     Policy,
     ReplayEpisode,
     StepContext,
     checked_action,
 )
-from rollbook.scoring.actions import CLOCK_FIELD, split_key, stack_actions
+from rollbook.scoring.actions import key_parts, stack_actions
 from rollbook.scoring.metrics import (
     action_l2_distance,
     compare_actions,
@@ -227,6 +228,6 @@ def with_clocks(arrays: Mapping[str, Any], t_ns: Clock | None) -> Arrays:
     timed: Arrays = dict(arrays)
     if t_ns is not None:
         for key in arrays:
-            namespace, _ = split_key(str(key))
+            namespace, _ = key_parts(str(key))
             timed.setdefault(f"{namespace}/{CLOCK_FIELD}", t_ns)
     return timed

@@ -16,15 +16,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from rollbook.contracts.episode import EpisodeRecord
+from rollbook.contracts.outcomes import OUTCOME_KEY
 from rollbook.engines import expect
 from rollbook.errors import ConfigurationError
 
 Observation: TypeAlias = dict[str, Any]
 Action: TypeAlias = dict[str, Any]
 PolicyCallable: TypeAlias = Callable[[Observation], Action]
-
-OUTCOME_KEY = "_outcome"
-"""Key in the last action: the outcome that the policy itself asserts."""
 
 
 @dataclass(frozen=True, slots=True)

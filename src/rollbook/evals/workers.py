@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rollbook.contracts.episode import ArtifactKind
 from rollbook.contracts.evals import LONGEST_ERROR, EvalResult
 from rollbook.contracts.npz import NpzLimits, storable_array, write_npz
+from rollbook.contracts.streams import CLOCK_FIELD
 from rollbook.contracts.zip_members import check_key
 from rollbook.errors import (
     APIError,
@@ -22,7 +23,7 @@ from rollbook.evals.journal import FinishedReplay
 from rollbook.evals.open_loop import Replay, act_through, replay_one, with_clocks
 from rollbook.evals.options import ReplayOptions
 from rollbook.evals.policies import Policy
-from rollbook.scoring.actions import CLOCK_FIELD, split_key, stack_actions
+from rollbook.scoring.actions import key_parts, stack_actions
 from rollbook.scoring.reference import ActionReference
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def _fits_an_artifact(key: object, array: object) -> bool:
 
 def _duration_s(replay: Replay) -> float | None:
     for key, array in (replay.actions or {}).items():
-        if split_key(str(key))[1] == CLOCK_FIELD and len(array) > 1 and array.dtype.kind in "iu":
+        if key_parts(str(key))[1] == CLOCK_FIELD and len(array) > 1 and array.dtype.kind in "iu":
             seconds = (int(array[-1]) - int(array[0])) / 1e9
             return seconds if seconds >= 0 else None
     return None

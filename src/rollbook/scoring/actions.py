@@ -14,15 +14,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.contracts.outcomes import OUTCOME_KEY
 from rollbook.errors import InvalidValue
 
 Array: TypeAlias = "NDArray[Any]"
 Arrays: TypeAlias = "Mapping[str, Array]"
 Rows: TypeAlias = "NDArray[np.int64]"
 
-CLOCK_FIELD = "_t_ns"
-OUTCOME_KEY = "_outcome"
-"""Key of an action under which the policy states the outcome of the episode. It is not an action."""
 _NUMBERS = "biufm"
 _PLAIN_TYPES = frozenset({float, int, bool, list, tuple})
 
@@ -90,15 +88,15 @@ def stack_actions(steps: Sequence[Mapping[str, Any]]) -> ActionColumns:
     return ActionColumns(len(steps), {key: _column(key, steps) for key in keys})
 
 
-def split_key(key: str) -> tuple[str, str]:
-    """Namespace and field: the parts before and after the last slash."""
+def key_parts(key: str) -> tuple[str, str]:
+    """Namespace and field: the parts before and after the last slash. The namespace may be empty."""
     namespace, _, field = key.rpartition("/")
     return namespace, field
 
 
-def spoken_key(key: str) -> str:
+def policy_key(key: str) -> str:
     """The key as policies see it: without a namespace it is the field alone, as with the public client."""
-    namespace, field = split_key(key)
+    namespace, field = key_parts(key)
     return f"{namespace}/{field}" if namespace else field
 
 

@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 
 from rollbook.contracts.evals import EVIDENCE_KEY
 from rollbook.contracts.outcomes import OUTCOMES
+from rollbook.contracts.streams import CLOCK_FIELD
 from rollbook.errors import InvalidValue
 from rollbook.scoring.actions import (
-    CLOCK_FIELD,
     ActionColumn,
     ActionColumns,
     Array,
     Arrays,
     Rows,
     SizedRows,
-    split_key,
-    spoken_key,
+    key_parts,
+    policy_key,
 )
 from rollbook.scoring.reference import (
     ActionReference,
@@ -83,7 +83,7 @@ def ood_action_share(baseline: Arrays, candidate: ActionColumns) -> float | None
     """
     outside, counted = (np.zeros(candidate.steps, np.bool_) for _ in range(2))
     for key in numeric_keys(baseline):
-        column = candidate.columns.get(spoken_key(key))
+        column = candidate.columns.get(policy_key(key))
         if column is None or len(baseline[key]) < _FEWEST_ROWS:
             continue
         _check_numbers(key, column)
@@ -105,12 +105,12 @@ def _far(recorded: Floats, values: Array) -> NDArray[np.bool_]:
 
 def _answers(key: str, size: int, candidate: ActionColumns) -> Iterator[SizedRows]:
     """Values for a recorded key: those under its name, and at steps without it, those under its namespace."""
-    named = candidate.columns.get(spoken_key(key))
+    named = candidate.columns.get(policy_key(key))
     if named is not None:
         _check_numbers(key, named)
         if (sized := named.of_size(size)) is not None:
             yield sized
-    shorthand = candidate.columns.get(split_key(key)[0])
+    shorthand = candidate.columns.get(key_parts(key)[0])
     if shorthand is None:
         return
     _check_numbers(key, shorthand)
@@ -216,7 +216,7 @@ def compare_actions(
     for key in numeric_keys(baseline):
         size = math.prod(baseline[key].shape[1:])
         found = list(_answers(key, size, candidate))
-        names = {spoken_key(key), split_key(key)[0]} & candidate.columns.keys()
+        names = {policy_key(key), key_parts(key)[0]} & candidate.columns.keys()
         answered |= names
         if any(candidate.columns[name].by_size.keys() - {size} for name in names):
             other_shape.append(key)
@@ -289,7 +289,7 @@ class _Sums:
 def _clock(baseline: Arrays, keys: list[str]) -> NDArray[np.int64] | None:
     """Times of the recorded actions, from the first key that has a clock."""
     for key in keys:
-        clock = baseline.get(f"{split_key(key)[0]}/{CLOCK_FIELD}")
+        clock = baseline.get(f"{key_parts(key)[0]}/{CLOCK_FIELD}")
         if clock is not None and clock.ndim == 1 and clock.dtype.kind in "iu":
             return clock.astype(np.int64)
     return None

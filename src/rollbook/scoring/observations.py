@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.contracts.evals import ALIGNMENTS, Align
+from rollbook.contracts.streams import CLOCK_FIELD
 from rollbook.errors import ConfigurationError, InvalidValue
-from rollbook.scoring.actions import CLOCK_FIELD, Array, Arrays, Rows, split_key, spoken_key
+from rollbook.scoring.actions import Array, Arrays, Rows, key_parts, policy_key
 
 Clock: TypeAlias = "NDArray[np.int64]"
 
@@ -111,8 +112,8 @@ def _by_namespace(sensors: Arrays) -> dict[str, Array]:
     """Keys grouped by namespace, in the order in which namespaces first appear."""
     order: dict[str, list[str]] = {}
     for key in sensors:
-        order.setdefault(split_key(key)[0], []).append(key)
-    return {spoken_key(key): np.asarray(sensors[key]) for keys in order.values() for key in keys}
+        order.setdefault(key_parts(key)[0], []).append(key)
+    return {policy_key(key): np.asarray(sensors[key]) for keys in order.values() for key in keys}
 
 
 def _by_index(
@@ -130,14 +131,14 @@ def _clock_key(streams: Arrays, clock: str | None) -> str | None:
     """The named clock, or the first one."""
     if clock is not None:
         return _named_clock(streams, clock)
-    return next((key for key in streams if split_key(key)[1] == CLOCK_FIELD), None)
+    return next((key for key in streams if key_parts(key)[1] == CLOCK_FIELD), None)
 
 
 def _named_clock(streams: Arrays, clock: str) -> str:
-    for key in (clock, spoken_key(f"{clock}/{CLOCK_FIELD}")):
-        if key in streams and split_key(key)[1] == CLOCK_FIELD:
+    for key in (clock, policy_key(f"{clock}/{CLOCK_FIELD}")):
+        if key in streams and key_parts(key)[1] == CLOCK_FIELD:
             return key
-    known = ", ".join(key for key in streams if split_key(key)[1] == CLOCK_FIELD)
+    known = ", ".join(key for key in streams if key_parts(key)[1] == CLOCK_FIELD)
     raise InvalidValue(
         record="sensors",
         field="clock",
@@ -154,7 +155,7 @@ def _by_time(
 ) -> ObservationTable:
     if not all(map(len, streams.values())):
         return ObservationTable(0, align, None, streams, dict.fromkeys(streams), still)
-    clocks = [key for key in streams if split_key(key)[1] == CLOCK_FIELD]
+    clocks = [key for key in streams if key_parts(key)[1] == CLOCK_FIELD]
     if clock is None and not clocks:
         raise InvalidValue(
             record="sensors",
@@ -192,9 +193,9 @@ class _Paired:
         self.gaps: dict[str, int] = {}
         namespaces: dict[str, list[str]] = {}
         for key in streams:
-            namespaces.setdefault(split_key(key)[0], []).append(key)
+            namespaces.setdefault(key_parts(key)[0], []).append(key)
         for namespace, keys in namespaces.items():
-            clock = streams.get(spoken_key(f"{namespace}/{CLOCK_FIELD}"))
+            clock = streams.get(policy_key(f"{namespace}/{CLOCK_FIELD}"))
             if clock is None:
                 self.without_clock.append(namespace)
                 for key in keys:  # row j of n stands for the same share of the episode as tick i

@@ -15,8 +15,9 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.contracts.streams import CLOCK_FIELD
 from rollbook.digest import checksum
-from rollbook.scoring.actions import CLOCK_FIELD, Array, Arrays, split_key
+from rollbook.scoring.actions import Array, Arrays, key_parts
 
 Floats = NDArray[np.float64]
 
@@ -136,7 +137,7 @@ def action_keys(baseline: Arrays) -> list[str]:
     return [
         key
         for key, array in baseline.items()
-        if "/" in key and split_key(key)[1] != CLOCK_FIELD and array.dtype.kind in "iufm"
+        if "/" in key and key_parts(key)[1] != CLOCK_FIELD and array.dtype.kind in "iufm"
     ]
 
 
