@@ -1,4 +1,4 @@
-"""Generation as a whole: what a source row costs, what a node costs per scored candidate, and what policies gain."""
+"""Generation as a whole: time per source row, time per scored candidate of a node, and gains of policies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rollbook.generate.sources.reader import SourceStore
 _EXAMPLES = Path(__file__).parents[1] / "examples" / "generate"
 _POLICIES = ("random", "target_area", "information_gain_target", "greedy")
 _SEEDS = 60
-"""With 24 the interval of greedy over target_area still held 0: the difference is there, but small."""
+"""With 24 roots the interval of greedy minus target_area still contained 0: the difference is small."""
 _HORIZON = 3
 
 
@@ -35,7 +35,7 @@ def main(scale: float = 1.0) -> list[Claim]:
     with scratch() as folder:
         sources = Path(folder) / "sources"
         config = MakeSourcesConfig(scenes=seeds, seed=20_000, scene=SceneConfig(max_edge_m=edge))
-        make_numbered_scene(config, 0)  # compiles what has to be
+        make_numbered_scene(config, 0)  # compiles the kernels
         start = time.process_time()
         make_source_store(sources, config)
         row = (time.process_time() - start) / seeds
@@ -64,7 +64,7 @@ def _config(name: str, sources: Path) -> RolloutDatasetWriterConfig:
 
 
 def _node_cost(config: RolloutDatasetWriterConfig, store: SourceStore) -> Claim:
-    """Sampled, checked on the mesh and on the map, rendered, scored for target and scene, features: per candidate."""
+    """Time per candidate: sampling, rules on mesh and map, rendering, labels of target and scene, features."""
     roller = RowRoller(config, store)
     spent, scored, nodes = 0.0, 0, 0
     for row in range(min(4, len(store))):
@@ -99,7 +99,7 @@ def _policies(config: RolloutDatasetWriterConfig, store: SourceStore, seeds: int
         print(
             f"  {better} - {worse}: {mean:+.3f} [{low:+.3f}, {high:+.3f}], {len(gain[better])} roots"
         )
-        # how far the interval is from 0, in its own half widths: above 1 it excludes 0
+        # distance of the interval's centre from 0 in half widths: above 1 the interval excludes 0
         claims.append(
             Claim(
                 f"{better} over {worse}: mean difference in half widths of its 95 % interval",

@@ -1,4 +1,4 @@
-"""The oracle: error of the reconstruction after each of 60 views, against measuring the whole cloud again.
+"""The oracle: reconstruction error after each of 60 views, compared with measuring the whole cloud again.
 
 Same metric, same samples or faces, same points on both sides; rendering is part of every figure. Peers do one direction
 only, from the surface to the points, and answer for the scene alone; ours answers for the target as well.
@@ -36,7 +36,7 @@ _SAMPLES = 50_000
 _BRUTE_FACES = 300
 """Brute force compares this many faces with all points; the time for all faces is scaled from it."""
 _EDGES_M = (1.25, 0.6, 0.32, 0.15)
-"""Longest edges of the same flat: some 23 to 300 thousand triangles. The third is used for everything else."""
+"""Longest edges of the same flat: 23 to 300 thousand triangles. All other measurements use the third."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class _Room:
         return self.geometry.depth(self.poses[:views], self.camera)
 
     def cloud(self, view: int, depth: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Everything that is known after one view; bit for bit the points that the oracle places."""
+        """All known points after one view, equal bit for bit to the points of the oracle."""
         pose, pixels = self.poses[view], Pixels.of(self.camera)
         tree = pixels.tree()
         tree.see(depth[view], rotations(pose), centres(pose), pixels)
@@ -115,7 +115,7 @@ def _show(name: str, each: float, note: str = "") -> None:
 def _against_tree(
     room: _Room, views: int, samples: int, repeats: int, name: str, limit: float | None, bar: float
 ) -> list[Claim]:
-    """A tree of the whole cloud, built anew for every view; for some of the views, as it takes long."""
+    """A tree of the whole cloud, rebuilt for every view; measured on some views only, because it takes long."""
     module = peer(name)
     if module is None:
         return []
@@ -149,7 +149,7 @@ def _against_tree(
 
 
 def _against_brute(room: _Room, views: int, repeats: int, rows: int) -> list[Claim]:
-    """Both directions at once, one face against all points; the time is that of all faces."""
+    """Both directions at once, one face against all points; the time is scaled to all faces."""
     config: dict[str, Any] = {"metric": "face_sq", "truncation_m": None}
     oracle = room.oracle(**config)
     surface = oracle.surfaces["scene"]
@@ -222,7 +222,7 @@ def _by_triangles(views: int, samples: int, repeats: int, edges: tuple[float, ..
 
 
 def _by_threads(room: _Room, views: int, samples: int, repeats: int) -> list[Claim]:
-    """By the clock on the wall, so only as good as the second core is free."""
+    """Wall-clock time, which is meaningful only if the second core is idle."""
     geometry = SceneGeometry(room.geometry.mesh, threads=2)
     pair = _Room(geometry, room.target, room.points, room.camera, room.poses)
     runs = {

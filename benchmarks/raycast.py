@@ -1,4 +1,4 @@
-"""Depth images and distances of a furnished flat: rays per second beside Embree called raw, points beside a KD-tree."""
+"""Depth images and distances in a furnished flat: rays per second beside plain Embree, points beside a KD-tree."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _rays(mesh: TriangleMesh, scale: float) -> list[Claim]:
 
 
 def _poses(mesh: TriangleMesh, count: int) -> NDArray[np.float64]:
-    """Where somebody who walks through the flat might look."""
+    """Views of a person who walks through the flat."""
     rng = np.random.default_rng(0)
     low, high = mesh.bounds
     eyes, aims = rng.uniform(low, high, (2, count, 3))
@@ -80,7 +80,7 @@ def _poses(mesh: TriangleMesh, count: int) -> NDArray[np.float64]:
 def _raw(
     mesh: TriangleMesh, origins: list[Floats], directions: list[Floats], *, robust: bool
 ) -> Run:
-    """The query that returns least, on rays that were made before."""
+    """The query with the smallest result, on rays that were prepared before."""
     scene: Any = peer("embreex.rtcore_scene").EmbreeScene(robust=robust)
     peer("embreex.mesh_construction").TriangleMesh(scene, mesh.vertices, mesh.faces)
 
@@ -140,7 +140,7 @@ def _distances(mesh: TriangleMesh, scale: float) -> list[Claim]:
 
 
 def _on_surface(mesh: TriangleMesh, count: int, rng: np.random.Generator) -> Floats:
-    """Evenly over the area."""
+    """Points spread evenly over the area."""
     faces = rng.choice(len(mesh), count, p=mesh.areas / mesh.areas.sum())
     weights = rng.dirichlet([1, 1, 1], count)
     return np.asarray((mesh.triangles[faces] * weights[..., None]).sum(axis=1), np.float32)
@@ -148,5 +148,5 @@ def _on_surface(mesh: TriangleMesh, count: int, rng: np.random.Generator) -> Flo
 
 def _timed(runs: dict[str, Run], scale: float) -> dict[str, float]:
     for run in runs.values():
-        run()  # compiles, and fills caches
+        run()  # compiles the kernels and fills caches
     return best(runs, repeats=turns(scale))

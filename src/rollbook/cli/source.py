@@ -335,8 +335,8 @@ def info(
     if as_json:
         import msgspec
 
-        said = msgspec.to_builtins(manifest)
-        print_json({"path": str(store), "size_bytes": size, **said})
+        plain = msgspec.to_builtins(manifest)
+        print_json({"path": str(store), "size_bytes": size, **plain})
         return
     counts = manifest.counts
     typer.echo(f"{store}\n")

@@ -134,8 +134,8 @@ class RolloutDatasetWriterConfig:
         """The config of a generated store, with the paths of that run. Running it again gives the same store."""
         file = Path(store_dir) / ROLLOUT_MANIFEST_FILENAME
         try:
-            said = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
-            table = dict(said["generation"]["writer_config"])
+            manifest = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+            table = dict(manifest["generation"]["writer_config"])
         except OSError as error:
             raise ConfigurationError(message=f"{file} cannot be read: {error}") from error
         except (msgspec.MsgspecError, KeyError, TypeError) as error:

@@ -20,6 +20,7 @@ from rollbook.contracts.reasons import INVALID_REASON_CODES
 from rollbook.errors import ConfigurationError, InvalidValue, TargetInvalid
 from rollbook.generate.actor.actor import ActorState
 from rollbook.generate.actor.features import FEATURES
+from rollbook.generate.config_checks import expect
 from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
 from rollbook.generate.geometry.poses import centres
 from rollbook.generate.rollout.nodes import EvaluatedNode, Labels, Node, NodeEvaluator, RolloutTask
@@ -122,12 +123,15 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         store = dataclasses.replace(config.store, target_eval_crops_enabled=False)
         self.config = dataclasses.replace(config, store=store)
         longest = max(recipe.horizon for recipe in config.recipes)
-        self.horizon = _at_least_one("horizon", longest if horizon is None else horizon)
-        self.max_rows_tried = _at_least_one("max_rows_tried", max_rows_tried)
+        self.horizon = longest if horizon is None else horizon
+        self.max_rows_tried = max_rows_tried
         self.invalid_reward, self.invalid_ends = float(invalid_reward), invalid_ends
-        if not np.isfinite(self.invalid_reward):
-            message = f"environment.invalid_reward is {invalid_reward}, expected a finite number"
-            raise ConfigurationError(message=message)
+        for name, holds, expected in (
+            ("horizon", self.horizon >= 1, "at least 1"),
+            ("max_rows_tried", max_rows_tried >= 1, "at least 1"),
+            ("invalid_reward", bool(np.isfinite(self.invalid_reward)), "a finite number"),
+        ):
+            expect(self, name, holds, expected, section="environment")
         self._source, self._indices = self.config.setup_target().rows()
         self.rows = _checked_rows(rows, len(self._indices))
         self._roller_in = lru_cache(_KEPT)(self._new_roller)
@@ -365,13 +369,6 @@ def _reasons(shell: EvaluatedNode, index: int) -> tuple[str, ...]:
 
 def _count(skipped: dict[str, int], reason: str) -> None:
     skipped[reason] = skipped.get(reason, 0) + 1
-
-
-def _at_least_one(name: str, value: int) -> int:
-    if value < 1:
-        message = f"environment.{name} is {value}, expected at least 1"
-        raise ConfigurationError(message=message)
-    return value
 
 
 def _checked_rows(rows: Iterable[int] | None, count: int) -> tuple[int, ...]:

@@ -203,11 +203,15 @@ class ActorState:
 def surface_points(depth: Points, pose: ArrayLike, camera: Camera, across: int) -> Points:
     """World points [n, 3] of the pixels that hit a surface, thinned to about `across` points per row."""
     if depth.shape != (camera.height, camera.width):
-        raise _wrong("depth", f"of shape {list(depth.shape)}", f"[{camera.height}, {camera.width}]")
+        raise _invalid(
+            "depth", f"of shape {list(depth.shape)}", f"[{camera.height}, {camera.width}]"
+        )
     if not (np.isfinite(depth).all() and (depth >= 0).all()):
-        raise _wrong("depth", "not finite or negative somewhere", "metres; 0 where nothing is hit")
+        raise _invalid(
+            "depth", "not finite or negative somewhere", "metres; 0 where nothing is hit"
+        )
     if not are_rigid(pose):
-        raise _wrong("pose", np.asarray(pose).tolist(), "finite, with a proper rotation")
+        raise _invalid("pose", np.asarray(pose).tolist(), "finite, with a proper rotation")
     step = max(1, max(depth.shape) // across)
     kept = np.s_[step // 2 :: step, step // 2 :: step]
     return camera.points(depth, pose)[kept][depth[kept] > 0]
@@ -224,15 +228,15 @@ def _checked_centres(view: ActorView) -> Array:
 def _checked_frames(view: ActorView) -> NDArray[np.int32]:
     frames = np.asarray(view.point_frame)
     if frames.shape != (len(view.points),):
-        raise _wrong(
+        raise _invalid(
             "point_frame", f"of length {len(frames)}", f"one for each of {len(view.points)} points"
         )
     bad = np.flatnonzero((frames < -1) | (frames >= len(view.poses)))
     if len(bad):
         expected = f"a frame below {len(view.poses)}, or -1"
-        raise _wrong(f"point_frame[{bad[0]}]", frames[bad[0]], expected)
+        raise _invalid(f"point_frame[{bad[0]}]", frames[bad[0]], expected)
     return frames
 
 
-def _wrong(field_name: str, value: object, expected: str) -> InvalidValue:
+def _invalid(field_name: str, value: object, expected: str) -> InvalidValue:
     return InvalidValue(record="actor view", field=field_name, value=str(value), expected=expected)

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rollbook.errors import InvalidBoxes, InvalidValue
 from rollbook.generate.actor.actor import ActorMap, ActorState
-from rollbook.generate.actor.voxels import RAY_COLUMNS, TARGET, Lens, march, seen_points
+from rollbook.generate.actor.voxels import RAY_COLUMNS, TARGET, march, seen_points
 from rollbook.generate.geometry.boxes import Boxes
 from rollbook.generate.geometry.camera import Camera
 from rollbook.generate.geometry.poses import (
@@ -124,10 +125,10 @@ def candidate_features(
     }
     reference = np.asarray(reference_pose, np.float64)
     if reference.shape != (12,) or not are_rigid(reference):
-        raise _wrong("reference_pose", reference.tolist(), "a finite pose with a proper rotation")
+        raise _invalid("reference_pose", reference.tolist(), "a finite pose with a proper rotation")
     _check_target(target)
     if not 0 <= step_index < horizon:
-        raise _wrong("step_index", step_index, f"0 or more, and less than the horizon {horizon}")
+        raise _invalid("step_index", step_index, f"0 or more, and less than the horizon {horizon}")
     sight = _Sight(state, target, camera, given[usable], reference)
     for part in (sight.of_target, sight.of_move, sight.of_map, sight.of_points, sight.of_state):
         columns |= part()
@@ -221,14 +222,18 @@ class _Sight:
         return dict(zip(RAY_COLUMNS, (sums / len(rays)).T, strict=True))
 
     def of_points(self) -> dict[str, Array]:
-        state = self.state
+        state, camera = self.state, self.camera
+        lens: Any = tuple(
+            float(getattr(camera, name))
+            for name in ("fx", "fy", "cx", "cy", "width", "height", "near_m", "far_m")
+        )
         counts = seen_points(
             np.ascontiguousarray(np.concatenate([state.points, state.fused_points]).T),
             self.in_target,
             len(state.points),
             np.ascontiguousarray(centres(self.poses)),
             np.ascontiguousarray(rotations(self.poses)),
-            _lens(self.camera),
+            lens,
             _CELLS,
         )
         return {
@@ -264,19 +269,6 @@ def _unit(vectors: Array) -> Array:
     return np.asarray(np.divide(vectors, length, out=np.zeros_like(vectors), where=length > 0))
 
 
-def _lens(camera: Camera) -> Lens:
-    return (
-        float(camera.fx),
-        float(camera.fy),
-        float(camera.cx),
-        float(camera.cy),
-        float(camera.width),
-        float(camera.height),
-        float(camera.near_m),
-        float(camera.far_m),
-    )
-
-
 def _marked(known: ActorMap, target: Boxes) -> NDArray[np.uint8]:
     """The map's voxels with a flag on those that the target's box touches, even if it is thinner than a voxel."""
     grid = known.grid.copy()
@@ -294,18 +286,20 @@ def _marked(known: ActorMap, target: Boxes) -> NDArray[np.uint8]:
 def _column(name: str, values: ArrayLike, usable: NDArray[np.bool_]) -> Array:
     column = np.asarray(values, np.float64)
     if column.shape != usable.shape:
-        raise _wrong(name, f"of shape {list(column.shape)}", f"[{len(usable)}]")
+        raise _invalid(name, f"of shape {list(column.shape)}", f"[{len(usable)}]")
     column = column[usable]
     if not np.isfinite(column).all():
         row = np.flatnonzero(usable)[~np.isfinite(column)][0]
-        raise _wrong(f"{name}[{row}]", np.asarray(values)[row], "a finite number")
+        raise _invalid(f"{name}[{row}]", np.asarray(values)[row], "a finite number")
     return column
 
 
 def _log_density(density: ArrayLike, usable: NDArray[np.bool_]) -> Array:
     column = _column("density", density, usable)
     if (column <= 0).any():
-        raise _wrong("density", f"{column.min()} for a candidate that was proposed", "more than 0")
+        raise _invalid(
+            "density", f"{column.min()} for a candidate that was proposed", "more than 0"
+        )
     return np.asarray(np.log(column))
 
 
@@ -318,7 +312,7 @@ def _check_target(target: Boxes) -> None:
         raise InvalidBoxes(record="target", detail=detail)
 
 
-def _wrong(field: str, value: object, expected: str) -> InvalidValue:
+def _invalid(field: str, value: object, expected: str) -> InvalidValue:
     return InvalidValue(
         record="candidate features", field=field, value=str(value), expected=expected
     )

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.errors import ConfigurationError, InvalidValue
+from rollbook.generate.config_checks import expect
 from rollbook.generate.geometry.poses import centres, headings, wrapped
 
 Mask = NDArray[np.bool_]
@@ -67,9 +68,8 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ):
             for field in fields:
                 value = getattr(self, field)
-                if not (0 <= value <= most and math.isfinite(value)):
-                    message = f"guards.{field} is {value}, expected {expected}"
-                    raise ConfigurationError(message=message)
+                holds = 0 <= value <= most and math.isfinite(value)
+                expect(self, field, holds, expected, section="guards")
 
     def far_from_history(self, view: GuardView) -> Mask:
         """[N]: which candidates are far enough from every visited place."""

@@ -146,21 +146,8 @@ def _panel(s: Shape, width: float, high: float, lift: float) -> None:
     s.box((-half, -0.02, lift), (half, 0.02, lift + high))
 
 
-CLUTTER: dict[str, Callable[[Rng, Shape], None]] = {
-    "lamp": _lamp,
-    "monitor": _monitor,
-    "tv": _tv,
-    "laptop": _laptop,
-    "vase": _vase,
-    "bowl": _bowl,
-    "bottle": _bottle,
-    "mug": _mug,
-    "book": _book,
-    "books": _books,
-    "ball": _ball,
-    "carton": _carton,
-    "pillow": _pillow,
-    "picture": _picture,
-    "clock": _clock,
-    "wall_shelf": _wall_shelf,
-}
+_BUILDERS: tuple[Callable[[Rng, Shape], None], ...] = (
+    *(_lamp, _monitor, _tv, _laptop, _vase, _bowl, _bottle, _mug, _book, _books, _ball),
+    *(_carton, _pillow, _picture, _clock, _wall_shelf),
+)
+CLUTTER = {build.__name__.removeprefix("_"): build for build in _BUILDERS}

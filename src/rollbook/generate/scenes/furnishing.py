@@ -140,7 +140,10 @@ def furnish(
     flat = Furnished(plan)
     kinds = _kinds(plan, furniture)
     for room, kind in enumerate(kinds):
-        _bring_in(flat, room, _KINDS[kind], furniture, max_edge_m, amount)
+        for wish in _KINDS[kind]:
+            draw = float(furniture.random())
+            if wish.chance == 1 or draw < wish.chance * 2 * amount:
+                _grant(flat, room, wish, furniture, max_edge_m)
     tall, filling, hanging = furniture.spawn(3)
     for room in range(len(kinds)):
         area = plan.rooms[room].area
@@ -171,15 +174,6 @@ def _kinds(plan: FloorPlan, rng: Rng) -> tuple[str, ...]:
         else:
             found.append(others[order[len(found) % len(others)]])
     return tuple(found)
-
-
-def _bring_in(
-    flat: Furnished, room: int, wishes: tuple[Wish, ...], rng: Rng, max_edge_m: float, amount: float
-) -> None:
-    for wish in wishes:
-        draw = float(rng.random())
-        if wish.chance == 1 or draw < wish.chance * 2 * amount:
-            _grant(flat, room, wish, rng, max_edge_m)
 
 
 def _grant(flat: Furnished, room: int, wish: Wish, rng: Rng, max_edge_m: float) -> Placed | None:

@@ -304,34 +304,12 @@ def _screen(rng: Rng, s: Shape) -> None:
         s.add(panel, ((k - (panels - 1) / 2) * wide * math.cos(lean), 0, 0))
 
 
-FURNITURE: dict[str, Callable[[Rng, Shape], None]] = {
-    "table": _table,
-    "coffee_table": _coffee_table,
-    "desk": _desk,
-    "chair": _chair,
-    "office_chair": _office_chair,
-    "stool": _stool,
-    "sofa": _sofa,
-    "armchair": _armchair,
-    "bed": _bed,
-    "nightstand": _nightstand,
-    "wardrobe": _wardrobe,
-    "shelf": _shelf,
-    "divider": _divider,
-    "cabinet": _cabinet,
-    "tv_stand": _tv_stand,
-    "box": _box,
-    "bin": _bin,
-    "counter": _counter,
-    "refrigerator": _refrigerator,
-    "toilet": _toilet,
-    "washbasin": _washbasin,
-    "bathtub": _bathtub,
-    "floor_lamp": _floor_lamp,
-    "plant": _plant,
-    "rug": _rug,
-    "screen": _screen,
-}
+_BUILDERS: tuple[Callable[[Rng, Shape], None], ...] = (
+    *(_table, _coffee_table, _desk, _chair, _office_chair, _stool, _sofa, _armchair, _bed),
+    *(_nightstand, _wardrobe, _shelf, _divider, _cabinet, _tv_stand, _box, _bin, _counter),
+    *(_refrigerator, _toilet, _washbasin, _bathtub, _floor_lamp, _plant, _rug, _screen),
+)
+FURNITURE = {build.__name__.removeprefix("_"): build for build in _BUILDERS}
 
 CLASSES: tuple[str, ...] = (*STRUCTURE, *FURNITURE, *CLUTTER)
 """All classes of faces; the position of a class is its sem id."""

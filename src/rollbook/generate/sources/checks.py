@@ -163,8 +163,8 @@ def check_arrays(store: CheckedStore) -> Found:
         if [values.dtype.str, list(values.shape)] == [entry.dtype, entry.shape]:
             sound.append(entry)
         else:
-            said = f"{entry.dtype}{entry.shape}"
-            message = f"{path} is {values.dtype}{list(values.shape)}, {ARRAYS_FILE} says {said}"
+            listed = f"{entry.dtype}{entry.shape}"
+            message = f"{path} is {values.dtype}{list(values.shape)}, {ARRAYS_FILE} says {listed}"
             yield Violation("wrong_array", "", message)
     if store.deep:
         yield from _checksum_violations(store, sound)
@@ -287,9 +287,9 @@ def check_counts(store: CheckedStore) -> Found:
         "content_sha256": (manifest.content_sha256, content_sha256(index)),
         "config_sha256": (manifest.config_sha256, config_sha256(manifest.config)),
     }
-    for name, (said, found) in expected.items():
-        if said != found:
-            message = f"the manifest's {name} is {_short(said)}, the store's is {_short(found)}"
+    for name, (stated, found) in expected.items():
+        if stated != found:
+            message = f"the manifest's {name} is {_short(stated)}, the store's is {_short(found)}"
             yield Violation("wrong_count", "", message)
 
 
@@ -334,15 +334,15 @@ def _offsets_problem(store: CheckedStore, table: Table, shard_id: str, rows: int
 def check_rows(store: CheckedStore) -> Found:
     """Checks poses, times, cameras, points and boxes of every row, and with `deep` its digests."""
     found: dict[tuple[str, str], list[int]] = {}
-    said: dict[tuple[str, str], str] = {}
+    messages: dict[tuple[str, str], str] = {}
     total = len(store.store) + (len(store.arrays) if store.deep else 0)
     for row in range(len(store.store)):
         for code, table, message in _row_problems(store, row):
             found.setdefault((code, table), []).append(row)
-            said.setdefault((code, table), message)
+            messages.setdefault((code, table), message)
         store.progress(total - len(store.store) + row + 1, total)
     for (code, table), rows in found.items():
-        yield _of_rows(code, rows, said[code, table], table)
+        yield _of_rows(code, rows, messages[code, table], table)
 
 
 def _row_problems(store: CheckedStore, row: int) -> Iterator[tuple[str, str, str]]:

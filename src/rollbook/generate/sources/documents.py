@@ -115,17 +115,15 @@ def read_manifest(folder: Path) -> SourceManifest:
         raise NotASourceStore(path=str(folder), detail=detail)
     data = read_document(folder, MANIFEST_FILE)
     try:
-        said = msgspec.json.decode(data)
+        parsed = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotASourceStore(path=str(folder), detail=f"{MANIFEST_FILE}: {error}") from error
-    schema_id = said.get("schema_id") if isinstance(said, dict) else None
+    schema_id = parsed.get("schema_id") if isinstance(parsed, dict) else None
     if schema_id != SCHEMA_ID:
         detail = f"its schema is {schema_id!r}, expected {SCHEMA_ID!r}"
         raise NotASourceStore(path=str(folder), detail=detail)
-    if said.get("schema_version") != SCHEMA_VERSION:
-        detail = (
-            f"schema version {said.get('schema_version')!r}, this release reads {SCHEMA_VERSION!r}"
-        )
+    if parsed.get("schema_version") != SCHEMA_VERSION:
+        detail = f"schema version {parsed.get('schema_version')!r}, this release reads {SCHEMA_VERSION!r}"
         raise UnsupportedVersion(path=str(folder), detail=detail)
     manifest = decoded(SourceManifest, data, folder, MANIFEST_FILE)
     if manifest.computed_digest() != manifest.manifest_digest:

@@ -185,11 +185,11 @@ def camera_of(config: RecordingImport, sensing: SensingConfig) -> Camera:
         )
     refuse = _refusal(f"camera {Path(config.camera).name}")
     try:
-        said = msgspec.json.decode(read_text(Path(config.camera), refuse))
-        model = said.pop("model", "pinhole") if isinstance(said, dict) else "pinhole"
+        parsed = msgspec.json.decode(read_text(Path(config.camera), refuse))
+        model = parsed.pop("model", "pinhole") if isinstance(parsed, dict) else "pinhole"
         if model != "pinhole":
             raise refuse(f"its model is {model!r}; resample the recording to a pinhole")
-        return msgspec.convert(said, Camera)
+        return msgspec.convert(parsed, Camera)
     except msgspec.DecodeError as error:
         raise refuse(f"{error}; expected width, height, fx, fy, cx, cy") from error
 

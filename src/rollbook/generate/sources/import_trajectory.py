@@ -92,8 +92,8 @@ def load_trajectory(
 def load_pose(path: str | Path) -> Array:
     """One 4x4 matrix from a JSON file, as pose [12]."""
     place = Path(path)
-    said = parsed_json(read_text(place, _refusal(place)), _refusal(place))
-    pose: Array = _of_matrices([said], lambda frame: "its matrix", place)[0]
+    parsed = parsed_json(read_text(place, _refusal(place)), _refusal(place))
+    pose: Array = _of_matrices([parsed], lambda frame: "its matrix", place)[0]
     return pose
 
 
@@ -163,15 +163,15 @@ def _read_aria(text: str, place: Path) -> tuple[Array, NDArray[np.int64]]:
 
 
 def _read_matrices(text: str, place: Path) -> tuple[Array, None]:
-    said = parsed_json(text, _refusal(place))
-    if not isinstance(said, list):
+    parsed = parsed_json(text, _refusal(place))
+    if not isinstance(parsed, list):
         raise _refused(place, "expected a list of 4x4 matrices")
-    return _of_matrices(said, _frames, place), None
+    return _of_matrices(parsed, _frames, place), None
 
 
 def _read_nerf(text: str, place: Path) -> tuple[Array, NDArray[np.int64] | None]:
-    said = parsed_json(text, _refusal(place))
-    frames = said.get("frames") if isinstance(said, dict) else None
+    parsed = parsed_json(text, _refusal(place))
+    frames = parsed.get("frames") if isinstance(parsed, dict) else None
     if not isinstance(frames, list) or not all(isinstance(frame, dict) for frame in frames):
         raise _refused(place, 'expected {"frames": [{"transform_matrix": 4x4}, …]}')
     poses = _of_matrices([frame.get("transform_matrix") for frame in frames], _frames, place)

@@ -16,6 +16,7 @@ import numpy as np
 from rollbook.digest import digest_of
 from rollbook.engines import run_in_order
 from rollbook.errors import ConfigurationError, GenerationFailed
+from rollbook.generate.config_checks import expect
 from rollbook.generate.geometry.boxes import Boxes
 from rollbook.generate.geometry.mesh import TriangleMesh
 from rollbook.generate.raycast.scene_geometry import SceneGeometry
@@ -49,10 +50,8 @@ class MakeSourcesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     rows_per_shard: int = ROWS_PER_SHARD
 
     def __post_init__(self) -> None:
-        for field in ("scenes", "rows_per_scene", "rows_per_shard"):
-            if getattr(self, field) < 1:
-                message = f"make_sources.{field} is {getattr(self, field)}, expected at least 1"
-                raise ConfigurationError(message=message)
+        for name in ("scenes", "rows_per_scene", "rows_per_shard"):
+            expect(self, name, getattr(self, name) >= 1, "at least 1", section="make_sources")
 
     def scene_id(self, number: int) -> str:
         """An id that covers seed, generator version and settings: equal ids mean equal scenes."""
@@ -87,9 +86,9 @@ def sources_config(
         ("walk", {}, walk),
         ("sensing", {}, sensing),
     ):
-        said = plain.get(name, {})
-        if isinstance(said, dict):  # other types are refused below, with the name of the section
-            plain[name] = {**first, **said, **_given(last)}
+        section = plain.get(name, {})
+        if isinstance(section, dict):  # other types are refused below, with the name of the section
+            plain[name] = {**first, **section, **_given(last)}
     try:
         return msgspec.convert({**plain, **_given(top)}, MakeSourcesConfig)
     except msgspec.ValidationError as error:

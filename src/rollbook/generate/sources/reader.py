@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ from rollbook.generate.sources.layout import (
     OFFSETS,
     SCENES_FILE,
     SPLITS_FILE,
-    Array,
     Columns,
     Table,
     Tree,
@@ -235,7 +234,7 @@ class SourceStore:
         return cls(folder, manifest, splits, index, actor_only)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (str(self.path), self.actor_only)
+        return partial(SourceStore.open, actor_only=self.actor_only), (str(self.path),)
 
     def __repr__(self) -> str:
         return f"SourceStore({str(self.path)!r}, {len(self)} rows of {len(self.scenes)} scenes)"
@@ -362,18 +361,15 @@ class SourceStore:
             raise ConfigurationError(message=message)
 
 
-def _reopened(path: str, actor_only: bool) -> SourceStore:
-    return SourceStore.open(path, actor_only=actor_only)
-
-
 class _ShardTable:
     """One table of one shard."""
 
     def __init__(self, folder: Path, table: Table, shard_id: str) -> None:
-        self._columns = {
-            column.name: _kept(open_array(folder, path, column))
-            for path, column in table.paths(shard_id).items()
-        }
+        self._columns: Columns = {}
+        for path, column in table.paths(shard_id).items():
+            mapped = open_array(folder, path, column)
+            small = mapped.nbytes < _MAPPED_BYTES
+            self._columns[column.name] = np.array(mapped) if small else mapped
         self._place = str(folder / table.path(shard_id, "offsets"))
         self._offsets = self._columns.pop(OFFSETS.name, None)
 
@@ -384,12 +380,7 @@ class _ShardTable:
             start, end = (*self._offsets[row : row + 2].tolist(), 0, -1)[:2]
         if not 0 <= start <= end or any(end > len(each) for each in self._columns.values()):
             raise StorageError(path=self._place, detail=f"there is no row {row}")
-        return {name: _copied(values[start:end]) for name, values in self._columns.items()}
-
-
-def _kept(mapped: Array) -> Array:
-    return mapped if mapped.nbytes >= _MAPPED_BYTES else np.array(mapped)
-
-
-def _copied(values: Array) -> Array:
-    return np.array(values, values.dtype.newbyteorder("="))
+        return {
+            name: np.array(values[start:end], values.dtype.newbyteorder("="))
+            for name, values in self._columns.items()
+        }

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -118,9 +119,11 @@ class SourceStoreWriter:
         """`boxes` are the true boxes of all its rows. `recipe` allows to make a procedural scene again."""
         checked_id(scene_id, "scene_id")
         if scene_id in self._scenes:
-            raise _wrong("scene_id", repr(scene_id), "a scene that was not added before")
+            raise _invalid("scene_id", repr(scene_id), "a scene that was not added before")
         if mesh.sha256 not in {scene.facts.mesh_sha256 for scene in self._scenes.values()}:
-            self._save_mesh(mesh)
+            for column in MESH_COLUMNS:
+                path, values = mesh_path(mesh.sha256, column.name), getattr(mesh, column.name)
+                self._arrays.append(save_array(self._stage.folder, path, values))
         facts = SceneGeometryFacts(
             scene_id=scene_id,
             mesh_sha256=mesh.sha256,
@@ -130,11 +133,6 @@ class SourceStoreWriter:
             recipe=None if recipe is None else _plain(recipe),
         )
         self._scenes[scene_id] = _Scene(facts, boxes, dict(notes or {}))
-
-    def _save_mesh(self, mesh: TriangleMesh) -> None:
-        for column in MESH_COLUMNS:
-            path = mesh_path(mesh.sha256, column.name)
-            self._arrays.append(save_array(self._stage.folder, path, getattr(mesh, column.name)))
 
     def add_row(
         self,
@@ -148,7 +146,9 @@ class SourceStoreWriter:
         key = self._next_key(scene_id, snippet_id)
         scene = self._scenes[scene_id]
         if (actor.detections.inst_id != -1).any():
-            raise _wrong("detections.inst_id", "known", "-1: a detection does not know its object")
+            raise _invalid(
+                "detections.inst_id", "known", "-1: a detection does not know its object"
+            )
         seen = actor.tables()
         truth = oracle_tables(
             scene.boxes,
@@ -166,12 +166,12 @@ class SourceStoreWriter:
     def _next_key(self, scene_id: str, snippet_id: str) -> str:
         checked_id(snippet_id, "snippet_id")
         if scene_id not in self._scenes:
-            raise _wrong("scene_id", repr(scene_id), "a scene that add_scene was called with")
+            raise _invalid("scene_id", repr(scene_id), "a scene that add_scene was called with")
         last = self._entries[-1] if self._entries else None
         if last is not None and (scene_id, snippet_id) <= (last.scene_id, last.snippet_id):
             shown = sample_key(scene_id, snippet_id)
             expected = f"a row after {last.sample_key!r}: rows come sorted, each once"
-            raise _wrong("sample_key", repr(shown), expected)
+            raise _invalid("sample_key", repr(shown), expected)
         return sample_key(scene_id, snippet_id)
 
     def _append(
@@ -229,7 +229,7 @@ class SourceStoreWriter:
         empty = [scene_id for scene_id, scene in self._scenes.items() if not scene.rows]
         if not self._entries or empty:
             shown = f"none for {', '.join(empty[:3])}" if empty else "none at all"
-            raise _wrong("rows", shown, "at least one row for every scene")
+            raise _invalid("rows", shown, "at least one row for every scene")
         self._write_shard()
         splits = assign_splits(list(self._scenes), self._splits, self._split_of)
         manifest = self._write_documents(splits)
@@ -310,12 +310,12 @@ class SourceStoreWriter:
         return hashlib.sha256(data).hexdigest()
 
 
+@dataclass(slots=True, eq=False)
 class _Scene:
-    def __init__(self, facts: SceneGeometryFacts, boxes: Boxes, notes: dict[str, str]) -> None:
-        self.facts = facts
-        self.boxes = boxes
-        self.notes = notes
-        self.rows = 0
+    facts: SceneGeometryFacts
+    boxes: Boxes
+    notes: dict[str, str]
+    rows: int = 0
 
 
 def _not_a_source_store(folder: Path) -> str | None:
@@ -323,10 +323,10 @@ def _not_a_source_store(folder: Path) -> str | None:
     try:
         if folder.is_dir() and not any(folder.iterdir()):
             return None
-        said = json.loads((folder / MANIFEST_FILE).read_bytes())
+        parsed = json.loads((folder / MANIFEST_FILE).read_bytes())
     except (OSError, ValueError):
-        said = None
-    is_ours = isinstance(said, dict) and said.get("schema_id") == SCHEMA_ID
+        parsed = None
+    is_ours = isinstance(parsed, dict) and parsed.get("schema_id") == SCHEMA_ID
     return None if is_ours else "it is not a source store"
 
 
@@ -340,5 +340,5 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _wrong(field: str, value: str, expected: str) -> InvalidValue:
+def _invalid(field: str, value: str, expected: str) -> InvalidValue:
     return InvalidValue(record="source store", field=field, value=value, expected=expected)
