@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import msgspec
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from rollbook.generate.writer import RolloutDatasetWriter
 
 _DOMAIN = "rollbook.generate.config.v1"
-_Section = TypeVar("_Section")
 
 
 class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -154,21 +153,9 @@ class RolloutDatasetWriterConfig:
         for required in ("source", "store"):
             if required not in table:
                 raise ConfigurationError(message=f"{name}: the table [{required}] is missing")
-        types = {
-            "source": SourceConfig,
-            "target_source": RolloutTargetSource,
-            "target_selector": TargetSelectorConfig,
-            "oracle_target_task_sampler": OracleTargetTaskSamplerConfig,
-            "candidate_mixture": CandidateMixtureConfig,
-            "candidate_rules": RuleConfig,
-            "target_scorer": OracleConfig,
-            "selected_depth": SelectedDepthRetentionConfig,
-            "recipes": tuple[RolloutRecipeConfig, ...],
-            "renderer": Literal["auto", "embree", "bvh"],
-            "require_label_valid": bool,
-        }
+        types = get_type_hints(cls)
         values: dict[str, Any] = {
-            key: _converted(value, types.get(key, int), f"{name}: {key}")
+            key: _converted(value, types[key], f"{name}: {key}")
             for key, value in table.items()
             if key != "store" and value is not None  # a manifest has None where TOML has no key
         }

@@ -89,9 +89,9 @@ class Scorer:
 
     name: str
     meaning: str
-    reads_labels: bool
-    """Whether it needs the oracle's labels or the recorded continuation."""
     score: Callable[[ShellView], Array]
+    reads_labels: bool = False
+    """Whether it needs the oracle's labels or the recorded continuation."""
     checkpoint: str | None = None
     """Digest of a learned policy's weights, if the policy gives one."""
 
@@ -136,13 +136,8 @@ def load_scorer(path: str) -> Scorer:
         return _checked(found, shell, path)
 
     checkpoint = getattr(policy, "checkpoint_digest", None)
-    return Scorer(
-        path,
-        "a learned policy",
-        reads_labels=False,
-        score=score,
-        checkpoint=None if checkpoint is None else str(checkpoint),
-    )
+    digest = None if checkpoint is None else str(checkpoint)
+    return Scorer(path, "a learned policy", score, checkpoint=digest)
 
 
 def _imported(path: str) -> LearnedPolicy:
@@ -222,59 +217,35 @@ def _recorded_continuation(shell: ShellView) -> Array:
 
 
 def _by_feature(name: str, meaning: str, column: str, sign: float = 1.0) -> Scorer:
-    def score(shell: ShellView) -> Array:
-        return sign * shell.feature(column)
-
-    return Scorer(name, meaning, reads_labels=False, score=score)
+    return Scorer(name, meaning, lambda shell: sign * shell.feature(column))
 
 
 def _by_label(name: str, meaning: str, column: str) -> Scorer:
-    def score(shell: ShellView) -> Array:
-        return shell.label(column)
-
-    return Scorer(name, meaning, reads_labels=True, score=score)
+    return Scorer(name, meaning, lambda shell: shell.label(column), reads_labels=True)
 
 
 _ALL = (
-    Scorer("random_valid", "nothing: chance decides", reads_labels=False, score=_random_valid),
+    Scorer("random_valid", "nothing: chance decides", _random_valid),
     _by_feature("nearest", "nearness to the target", "dist_target", sign=-1.0),
     Scorer(
-        "farthest_from_history",
-        "distance to the nearest place visited",
-        reads_labels=False,
-        score=_farthest_from_history,
+        "farthest_from_history", "distance to the nearest place visited", _farthest_from_history
     ),
-    Scorer(
-        "farthest_from_reference",
-        "length of the move",
-        reads_labels=False,
-        score=_farthest_from_reference,
-    ),
-    Scorer(
-        "novelty",
-        "angle to earlier views of the target, if it is in view",
-        reads_labels=False,
-        score=_novelty,
-    ),
+    Scorer("farthest_from_reference", "length of the move", _farthest_from_reference),
+    Scorer("novelty", "angle to earlier views of the target, if it is in view", _novelty),
     _by_feature("target_area", "size of the target in the image", "obb_area_frac"),
     _by_feature("frontier", "steps from free into unknown", "frontier_per_ray"),
     _by_feature("information_gain", "unknown voxels in view", "unknown_per_ray"),
     _by_feature(
         "information_gain_target", "unknown voxels of the target in view", "target_unknown_per_ray"
     ),
-    Scorer(
-        "coverage_greedy",
-        "gain of the target's coverage",
-        reads_labels=True,
-        score=_coverage_greedy,
-    ),
+    Scorer("coverage_greedy", "gain of the target's coverage", _coverage_greedy, reads_labels=True),
     _by_label("rri_greedy_target", "root gain of the target", "target_root_gain"),
     _by_label("rri_greedy_scene", "root gain of the scene", "scene_root_gain"),
     Scorer(
         "recorded_continuation",
         "nearness to where the recording went next",
+        _recorded_continuation,
         reads_labels=True,
-        score=_recorded_continuation,
     ),
 )
 SCORERS: Mapping[str, Scorer] = MappingProxyType({each.name: each for each in _ALL})
