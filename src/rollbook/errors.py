@@ -1,41 +1,41 @@
-"""Every exception Rollbook raises.
+"""Every exception that a caller of Rollbook can meet.
 
     RollbookError
-    ├── ConfigurationError            an option or a missing extra: fix the call, then try again
-    ├── StorageError                  bytes on disk are not what they should be
-    │   ├── TargetExists              something is already there and was not to be replaced
+    ├── ConfigurationError            a wrong option or a missing extra: correct the call
+    ├── StorageError                  the bytes on disk are not as expected
+    │   ├── TargetExists              the target exists, and replacing it was not asked for
     │   ├── NotATable                 the file is not a saved rollout table
-    │   ├── UnsupportedVersion        written by a format this release does not read
-    │   ├── TruncatedFile             shorter or longer than it says it is
+    │   ├── UnsupportedVersion        this release does not read the format of the file
+    │   ├── TruncatedFile             the file is shorter or longer than its header says
     │   ├── ChecksumMismatch          stored bytes changed after they were written
-    │   ├── IncompatibleStores        stores whose rows mean different things cannot be read as one
+    │   ├── IncompatibleStores        the rows of two stores mean different things; they cannot be read as one
     │   ├── NotRawArray               the array is encoded and cannot be mapped: read it through zarr
-    │   ├── RowOutOfRange             there is no such row
+    │   ├── RowOutOfRange             the row does not exist
     │   ├── NotASourceStore           the folder is not a finished source store
-    │   └── LeaseHeld                 someone else is working on it (a retry can help)
-    ├── MalformedJson                 JSON that is not the record it should be
-    ├── TransportError                the network, not the server, failed (a retry can help)
-    ├── APIError                      the server said no
+    │   └── LeaseHeld                 another process is working on the file (a retry can help)
+    ├── MalformedJson                 the JSON is not the expected record
+    ├── TransportError                the server could not be reached (a retry can help)
+    ├── APIError                      the server refused the request
     │   ├── AuthError                 401: the key is missing, wrong or revoked
-    │   ├── NotFoundError             404: there is no such thing, or it is someone else's
-    │   ├── ConflictError             409: not in the state it is in
-    │   ├── ValidationError           400: the request itself is wrong
+    │   ├── NotFoundError             404: the record does not exist, or belongs to another organisation
+    │   ├── ConflictError             409: the state of the record does not allow the change
+    │   ├── ValidationError           400: the request is invalid
     │   ├── RateLimitError            429: too many requests (a retry can help, after `retry_after` seconds)
     │   └── ServerError               5xx: the server failed (a retry can help)
-    ├── DatabaseUnavailable           down, restarting or locked (a retry can help)
-    ├── DatabaseFull                  no room left on the database's disk
-    ├── KeyRevoked                    the API key of a transaction does not count any more
-    ├── BlobError                     an artifact's bytes: the text holds no path of the server and no secret
+    ├── DatabaseUnavailable           the database is down, restarting or locked (a retry can help)
+    ├── DatabaseFull                  the disk of the database is full
+    ├── KeyRevoked                    the API key of a transaction is no longer valid
+    ├── BlobError                     storing an artifact failed; the text never contains a server path or a secret
     │   ├── InvalidBlobKey            the text is not an object key
-    │   ├── BlobNotFound              nothing is stored under this key
-    │   ├── BlobExists                something is stored under this key and must not be replaced
-    │   ├── BlobTooLarge              more bytes than allowed; nothing was kept
+    │   ├── BlobNotFound              no object has this key
+    │   ├── BlobExists                an object with this key exists and must not be replaced
+    │   ├── BlobTooLarge              the object has more bytes than allowed; nothing was stored
     │   ├── UploadNotFound            the multipart upload was completed, aborted or never started
-    │   ├── PartsMismatch             the parts named at the end are not the parts that arrived
-    │   └── BlobStoreUnavailable      the disk is full, or S3 is down or refuses us (a retry can help)
-    ├── GenerationFailed              an unexpected error, and the source row it happened at
-    ├── NoRollouts                    generation came to an end without one rollout, and why
-    └── Refusal                       a record the contracts do not accept
+    │   ├── PartsMismatch             the listed parts are not the parts that were uploaded
+    │   └── BlobStoreUnavailable      the disk is full, or S3 is down or refuses access (a retry can help)
+    ├── GenerationFailed              an unexpected error at one source row, which it names
+    ├── NoRollouts                    generation made no rollout; the error gives the reasons
+    └── Refusal                       a record breaks a rule of the contracts
         ├── InvalidText, InvalidNumber, InvalidValue, AmbiguousId, EmptyId
         ├── WrongColumnType, UnknownColumn, ColumnLengthMismatch, ColumnSetMismatch, InvalidOffsets
         ├── EmptyRolloutSamples, DuplicateProofDigest, DuplicateArtifactId
@@ -49,8 +49,8 @@
         ├── InvalidMesh, InvalidTrajectory, InvalidBoxes, InvalidPoints, TargetInvalid
         └── SequenceOverBudget
 
-Each class has a stable ``code``, the ids involved as attributes (``fields`` lists them), and ``retryable``:
-whether doing the same again, unchanged, can help. Raise them by keyword; they pickle.
+Each class has a stable ``code``, the ids involved as attributes (``fields`` lists them), and ``retryable``, which says
+whether the same call can succeed later. Errors are raised with keyword arguments and can be pickled.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _LONGEST_SHOWN = 240
 
 
 def _shown(value: object) -> object:
-    """Values inside messages are cut, so that a million-character id cannot flood a terminal."""
+    """Shorten a value for a message, so that a very long id does not flood a terminal."""
     if isinstance(value, str) and len(value) > _LONGEST_SHOWN:
         return f"{value[:_LONGEST_SHOWN]}… ({len(value)} characters)"
     return value
@@ -74,18 +74,18 @@ def _rebuild(cls: type[RollbookError], values: dict[str, object]) -> RollbookErr
 
 @dataclass(eq=False, kw_only=True)
 class RollbookError(Exception):
-    """Base of everything Rollbook raises on purpose."""
+    """Base class of all errors of Rollbook."""
 
     code: ClassVar[str] = "rollbook_error"
     retryable: ClassVar[bool] = False
-    template: ClassVar[str] = "something went wrong"
+    template: ClassVar[str] = "an error occurred"
 
     @property
     def fields(self) -> dict[str, object]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def as_dict(self) -> dict[str, object]:
-        """For `--json` and for the wire: the text, the code and every id involved."""
+        """The text, the code and every id involved, for `--json` and for HTTP answers."""
         return {"error": str(self), "code": self.code, **self.fields}
 
     def __str__(self) -> str:
@@ -134,7 +134,7 @@ class UnsupportedVersion(StorageError, ValueError):
 @dataclass(eq=False, kw_only=True)
 class TruncatedFile(StorageError, ValueError):
     code: ClassVar[str] = "truncated_file"
-    template: ClassVar[str] = "{path} is not whole: {detail}"
+    template: ClassVar[str] = "{path} is incomplete: {detail}"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -203,7 +203,7 @@ class TransportError(RollbookError, ConnectionError):
 
 @dataclass(eq=False, kw_only=True)
 class APIError(RollbookError):
-    """`response_body` is what came back, decoded if it was JSON; `request_id` finds the request in the logs."""
+    """`response_body` is the answer, decoded if it is JSON; `request_id` identifies the request in the server's log."""
 
     code: ClassVar[str] = "api"
     template: ClassVar[str] = "{message} (HTTP {status_code})"
@@ -251,7 +251,7 @@ class ServerError(APIError):
 
 @dataclass(eq=False, kw_only=True)
 class DatabaseUnavailable(RollbookError):
-    """Down, restarting, locked, too slow or closing. What was asked may be asked again."""
+    """The database is down, restarting, locked, too slow or closing. The same request may be sent again."""
 
     code: ClassVar[str] = "database_unavailable"
     retryable: ClassVar[bool] = True
@@ -296,7 +296,7 @@ class BlobNotFound(BlobError, LookupError):
 @dataclass(eq=False, kw_only=True)
 class BlobExists(BlobError):
     code: ClassVar[str] = "blob_exists"
-    template: ClassVar[str] = "{key!r} is there already and was not to be replaced"
+    template: ClassVar[str] = "{key!r} already exists and must not be replaced"
     key: str
 
 
@@ -337,7 +337,7 @@ class BlobStoreUnavailable(BlobError):
 
 @dataclass(eq=False, kw_only=True)
 class GenerationFailed(RollbookError, RuntimeError):
-    """A mistake of ours or of a policy, never of the data: those are counted and skipped."""
+    """A bug in Rollbook or in a policy. Bad data does not raise it: such rows are counted and skipped."""
 
     code: ClassVar[str] = "generation_failed"
     template: ClassVar[str] = "source row {sample_key!r} (index {sample_index}): {detail}"
@@ -350,7 +350,7 @@ class GenerationFailed(RollbookError, RuntimeError):
 class NoRollouts(RollbookError, ValueError):
     code: ClassVar[str] = "no_rollouts"
     template: ClassVar[str] = (
-        "{samples_seen} source rows gave not one rollout, so no store was written; skipped: {reasons}"
+        "{samples_seen} source rows gave no rollout, so no store was written; skipped: {reasons}"
     )
     samples_seen: int
     reasons: str
@@ -411,7 +411,7 @@ class AmbiguousId(Refusal):
 @dataclass(eq=False, kw_only=True)
 class EmptyId(Refusal):
     code: ClassVar[str] = "empty_id"
-    template: ClassVar[str] = "{record}: {field} is empty; an id has to name something"
+    template: ClassVar[str] = "{record}: {field} is empty; an id must have at least one character"
     record: str
     field: str
 
@@ -486,7 +486,7 @@ class DuplicateProofDigest(Refusal):
 class DuplicateArtifactId(Refusal):
     code: ClassVar[str] = "duplicate_artifact_id"
     template: ClassVar[str] = (
-        "artifact id {artifact_id!r} stands twice in one table, at rows {first_row} and {row}"
+        "artifact id {artifact_id!r} appears twice in one table, at rows {first_row} and {row}"
     )
     artifact_id: str
     first_row: int
@@ -519,7 +519,7 @@ class PositiveLogProb(Refusal):
 class AllSamplesMasked(Refusal):
     code: ClassVar[str] = "all_samples_masked"
     template: ClassVar[str] = (
-        "artifact {artifact_id!r}: every sample is masked out of the loss, nothing could be learned from it"
+        "artifact {artifact_id!r}: every sample is masked out of the loss, so nothing can be learned from it"
     )
     artifact_id: str
 
@@ -570,7 +570,8 @@ class ConflictingRevision(Refusal):
 class ConflictingProof(Refusal):
     code: ClassVar[str] = "conflicting_proof"
     template: ClassVar[str] = (
-        "{batch_id!r}: artifact {artifact_id!r} gives proof {digest!r} as {second!r}, an earlier one as {first!r}"
+        "{batch_id!r}: artifact {artifact_id!r} describes proof {digest!r} as {second!r}, "
+        "an earlier artifact as {first!r}"
     )
     batch_id: str
     artifact_id: str
@@ -664,7 +665,7 @@ class LineageCycle(Refusal):
 class NotQuarantined(Refusal):
     code: ClassVar[str] = "not_quarantined"
     template: ClassVar[str] = (
-        "artifact {artifact_id!r} is {outcome}, only a quarantined one can be released"
+        "artifact {artifact_id!r} is {outcome}; only a quarantined artifact can be released"
     )
     artifact_id: str
     outcome: str
@@ -734,7 +735,7 @@ class InvalidPoints(Refusal):
 
 @dataclass(eq=False, kw_only=True)
 class TargetInvalid(Refusal):
-    """`reason` is a name of INVALID_REASON_CODES. Generation counts it and goes on with the next target."""
+    """`reason` is a name of INVALID_REASON_CODES. Generation counts it and continues with the next target."""
 
     code: ClassVar[str] = "target_invalid"
     template: ClassVar[str] = "target {target_id!r}: {reason}: {detail}"

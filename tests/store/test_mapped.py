@@ -508,7 +508,7 @@ def test_a_chunk_missing_among_others_is_refused_not_filled(tmp_path: Path) -> N
         states(folder)
         (folder / chunk).unlink()
         assert is_raw(folder)
-        with pytest.raises(TruncatedFile, match=rf"{chunk} is not whole: the chunk is missing"):
+        with pytest.raises(TruncatedFile, match=rf"{chunk} is incomplete: the chunk is missing"):
             MappedArray.open(folder)
 
 

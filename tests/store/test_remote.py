@@ -492,7 +492,7 @@ def test_what_did_not_arrive_is_noticed(
         write(self, {path: data[:-1] if path == cut else data for path, data in contents.items()})
 
     monkeypatch.setattr(_Remote, "write", lossy)
-    with pytest.raises(TruncatedFile, match=f"{cut} is not whole"):
+    with pytest.raises(TruncatedFile, match=f"{cut} is incomplete"):
         publish_store(stores[0], memory)
     assert "zarr.json" not in at(memory)
 
