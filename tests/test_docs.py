@@ -17,7 +17,10 @@ from tests.factories import revision, table
 from tests.store.synthetic import make_records
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -87,10 +90,26 @@ def test_an_example_runs(script: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out
 
 
-def test_links_between_pages_lead_somewhere() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+def headings(page: Path) -> set[str]:
+    """The anchors that a forge makes of the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_on_a_page_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^):]+)\)", page.read_text()):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in headings(target), link
+
+
+def test_a_contributor_finds_every_room_on_the_map() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    rooms = [path.parent for path in (ROOT / "src" / "rollbook").glob("*/__init__.py")]
+    missing = [room.name for room in rooms if f"](src/rollbook/{room.name}/)" not in text]
+    assert missing == []
 
 
 def test_the_readme_has_two_commands_for_a_newcomer() -> None:
