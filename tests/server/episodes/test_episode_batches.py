@@ -55,7 +55,8 @@ def test_each_is_as_if_it_had_been_made_alone(team: Campaigner) -> None:
     batched = team.get(f"/api/episodes/{made[0]['episode_id']}")
     differing = {name for name in alone if alone[name] != batched[name]}
     assert differing == {"id", "created_at", "updated_at"}
-    for query in ({"tag": "night"}, {"metadata.task.name": "pick"}):
+    both = {"metadata.task.name": "pick", "status": "recording"}
+    for query in ({"tag": "night"}, {"metadata.task.name": "pick"}, both):
         found = team.get("/api/episodes", **query)["episodes"]
         assert {each["id"] for each in found} == {alone["id"], batched["id"]}
     second = team.get(f"/api/episodes/{made[1]['episode_id']}")
