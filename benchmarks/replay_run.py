@@ -1,7 +1,7 @@
 """A replay run from end to end, ours and the public client's: the same baselines, trivial policy and server.
 
 Ours has one worker and an empty cache. It is measured with and without upload of the candidate's actions; the public
-client uploads none. Both take turns. A second measurement shows the gain by workers when the policy waits at every step.
+client uploads none. Both take turns. Then: the gain by workers when the policy waits at every step.
 """
 
 from __future__ import annotations
