@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rollbook.generate.environment import (
         ENVIRONMENT_ID as ENVIRONMENT_ID,
         CounterfactualEnv as CounterfactualEnv,
+        register as register,
     )
     from rollbook.generate.geometry.boxes import Boxes as Boxes
     from rollbook.generate.geometry.camera import Camera as Camera
@@ -87,7 +88,7 @@ else:
                 "SelectedDepthRetentionConfig",
                 "SourceConfig",
             ),
-            "rollbook.generate.environment": ("CounterfactualEnv", "ENVIRONMENT_ID"),
+            "rollbook.generate.environment": ("CounterfactualEnv", "ENVIRONMENT_ID", "register"),
             "rollbook.generate.geometry.boxes": ("Boxes",),
             "rollbook.generate.geometry.camera": ("Camera",),
             "rollbook.generate.geometry.mesh": ("TriangleMesh",),

@@ -171,15 +171,14 @@ class RowRoller:
             path=(),
             purpose="targets",
         )
-        state = rng_state_digest(rng).hex()
-        if self.config.target_source is RolloutTargetSource.ORACLE_TARGET_TASK_SAMPLER:
-            sampler = OracleTargetTaskSampler(self.config.oracle_target_task_sampler)
+        state, config = rng_state_digest(rng).hex(), self.config
+        if config.target_source is RolloutTargetSource.ORACLE_TARGET_TASK_SAMPLER:
+            sampler = OracleTargetTaskSampler(config.oracle_target_task_sampler)
             tasks = sampler.select(
                 row.actor, oracle.boxes, scene_id=row.scene_id, snippet_id=row.snippet_id, rng=rng
             )
             return tasks, state
-        selector = ActorVisibleTargetSelector(self.config.target_selector)
-        chosen = selector.select(
+        chosen = ActorVisibleTargetSelector(config.target_selector).select(
             row.actor,
             oracle.boxes,
             scene_id=row.scene_id,
@@ -211,7 +210,7 @@ class RowRoller:
             return
         engine = RolloutEngine(task)
         for recipe in self.config.recipes:
-            record = self._record(row, oracle, target, rng_state, engine, recipe, stats)
+            record = self._record(row, rng_state, engine, recipe, stats)
             if record is not None:
                 yield record
         stats.candidates_scored += engine.candidates_scored
@@ -291,8 +290,6 @@ class RowRoller:
     def _record(
         self,
         row: SourceRow,
-        oracle: OracleView,
-        target: SelectedTarget,
         rng_state: str,
         engine: RolloutEngine,
         recipe: RolloutRecipeConfig,
@@ -322,24 +319,18 @@ class RowRoller:
                 root_trajectory_index=frame,
                 root_frame_index=frame,
             ),
-            lineage=self._lineage(row, oracle, target, rng_state, engine, recipe),
-            rollout_id_prefix=(f"{row.sample_index:08d}-target-{target.rank:02d}-{recipe.name}"),
+            lineage=self._lineage(row, rng_state, engine.task, recipe),
+            rollout_id_prefix=f"{row.sample_index:08d}-target-{engine.task.target.rank:02d}-{recipe.name}",
         )
 
     def _lineage(
-        self,
-        row: SourceRow,
-        oracle: OracleView,
-        target: SelectedTarget,
-        rng_state: str,
-        engine: RolloutEngine,
-        recipe: RolloutRecipeConfig,
+        self, row: SourceRow, rng_state: str, task: RolloutTask, recipe: RolloutRecipeConfig
     ) -> RolloutLineage:
         config, source = self.config, self.source
         return RolloutLineage(
             scene_id=row.scene_id,
             snippet_id=row.snippet_id,
-            mesh_version=oracle.mesh.sha256,
+            mesh_version=task.geometry.mesh.sha256,
             candidate_config_hash=config.candidate_config_hash,
             oracle_config_hash=config.oracle_config_hash,
             rollout_config_hash=config.rollout_config_hash(recipe),
@@ -356,9 +347,9 @@ class RowRoller:
             source_shard_row=row.shard_row,
             branch_schedule_id=recipe.name,
             target_protocol_version=config.target_protocol,
-            target_crop_policy=engine.task.oracle.crop_policy,
+            target_crop_policy=task.oracle.crop_policy,
             selection_rng_state_hash=rng_state,
-            **target.lineage_fields(),
+            **task.target.lineage_fields(),
         )
 
 
