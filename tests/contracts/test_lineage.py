@@ -1,4 +1,4 @@
-"""RolloutLineage: its 58 fields, what each refuses, its digest, its JSON, and what a label needs."""
+"""RolloutLineage: its 58 flat fields, what each refuses, its digest, its JSON, and what a label needs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbook.contracts.lineage import RolloutLineage
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.errors import InvalidNumber, InvalidText, InvalidValue, MalformedJson, Refusal
 
 DEFAULTS: dict[str, object] = {
@@ -158,9 +159,10 @@ def refused(kind: type[Refusal], field: str, **fields: Any) -> Any:
     return caught.value
 
 
-def test_the_58_fields_and_their_defaults() -> None:
+def test_the_58_flat_fields_and_their_defaults() -> None:
     assert len(DEFAULTS) == 58
-    assert list(msgspec.structs.asdict(RolloutLineage()).items()) == list(DEFAULTS.items())
+    every = {**DEFAULTS, "policy_revision": None}
+    assert list(msgspec.structs.asdict(RolloutLineage()).items()) == list(every.items())
 
 
 def test_fields_are_given_by_name_only_and_stay() -> None:
@@ -440,3 +442,27 @@ def test_a_label_needs_a_valid_target_and_a_match(
     assert lineage.target_valid is valid
     assert lineage.gt_label_valid is labelled
     assert lineage.label_valid is (valid and labelled)
+
+
+REVISION = PolicyRevision(
+    policy_family="grasp", revision_id="rev-7", policy_digest="d7", produced_at_ms=1
+)
+
+
+def test_a_policy_revision_gives_the_checkpoint_and_must_agree_with_it() -> None:
+    assert RolloutLineage(policy_revision=REVISION).model_checkpoint_hash == "d7"
+    assert RolloutLineage(policy_revision=REVISION, model_checkpoint_hash="d7").policy_revision
+    with pytest.raises(InvalidValue) as caught:
+        RolloutLineage(policy_revision=REVISION, model_checkpoint_hash="d8")
+    assert caught.value.field == "model_checkpoint_hash"
+    refused(InvalidValue, "policy_revision", policy_revision="rev-7")
+
+
+def test_a_policy_revision_is_in_the_digest_and_in_the_json_only_when_there_is_one() -> None:
+    without = RolloutLineage(model_checkpoint_hash="d7")
+    assert set(without.plain()) == set(DEFAULTS)
+    assert b"policy_revision" not in without.to_json()
+    lineage = RolloutLineage(policy_revision=REVISION)
+    assert lineage.digest() != without.digest()
+    assert RolloutLineage.from_json(lineage.to_json()) == lineage
+    assert lineage.for_chain("r1", 0, "learned").policy_revision == REVISION

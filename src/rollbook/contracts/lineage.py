@@ -11,14 +11,15 @@ from typing import Annotated, TypeAlias
 import msgspec
 import numpy as np
 
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.reasons import (
     INVALID_REASON_VERSION,
     TARGET_INVALID_REASON_CODES,
     VALID_BITSET,
     primary_target_reasons,
 )
-from rollbook.contracts.record import Record, checked_int, checked_text, decode_json
-from rollbook.digest import digest_of
+from rollbook.contracts.record import Record, checked_int, checked_text, checked_type, decode_json
+from rollbook.digest import Plain, digest_of
 from rollbook.errors import InvalidNumber, InvalidValue
 
 LINEAGE_DOMAIN = "rollbook.rollout_lineage.v1"
@@ -119,6 +120,9 @@ class RolloutLineage(Record, frozen=True, kw_only=True):
     gt_match_iou: float | None = None
     gt_match_score: float | None = None
     gt_match_status: str | None = None
+    policy_revision: PolicyRevision | None = None
+    """Which learned policy, exactly. Its `policy_digest` is the `model_checkpoint_hash`. No column of its own: a store
+    keeps each revision once, in the attributes of its `metadata` group."""
 
     def __post_init__(self) -> None:
         record = self._name
@@ -131,6 +135,7 @@ class RolloutLineage(Record, frozen=True, kw_only=True):
                 msgspec.structs.force_setattr(self, field, kept)
         self._check_ranges(record)
         self._check_target_reasons(record)
+        self._check_policy(record)
 
     def _check_ranges(self, record: str) -> None:
         if self.chain_id < 0:
@@ -155,6 +160,20 @@ class RolloutLineage(Record, frozen=True, kw_only=True):
                 field="target_primary_invalid_reason",
                 value=str(primary),
                 expected=" or ".join(map(str, _primaries(bitset))),
+            )
+
+    def _check_policy(self, record: str) -> None:
+        if self.policy_revision is None:
+            return
+        digest = self.policy_revision.policy_digest
+        if self.model_checkpoint_hash is None:
+            msgspec.structs.force_setattr(self, "model_checkpoint_hash", digest)
+        elif self.model_checkpoint_hash != digest:
+            raise InvalidValue(
+                record=record,
+                field="model_checkpoint_hash",
+                value=self.model_checkpoint_hash,
+                expected=f"the digest of its policy revision, {digest!r}",
             )
 
     @property
@@ -208,6 +227,13 @@ class RolloutLineage(Record, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(chain, field, value)
         return chain
 
+    def plain(self) -> dict[str, Plain]:
+        """Without a policy revision, as before there were any: digests of such lineages stay what they were."""
+        fields = super().plain()
+        if self.policy_revision is None:
+            del fields["policy_revision"]
+        return fields
+
     def digest(self) -> str:
         """The digest over every field, including absent ones. Equal lineages have equal digests."""
         return digest_of(LINEAGE_DOMAIN, self.plain())
@@ -258,6 +284,11 @@ def _vector(value: object, record: str, field: str, length: int) -> tuple[float,
     return tuple(_finite(entry, record, f"{field}[{at}]") for at, entry in enumerate(entries))
 
 
+def _revision(value: object, record: str, field: str) -> object:
+    checked_type(value, PolicyRevision, record, field)
+    return value
+
+
 def _primaries(bitset: int | None) -> tuple[int, ...]:
     """The primary reasons that are possible for a bitset: exactly one, or every known reason if there is no bitset."""
     if bitset is None:
@@ -281,6 +312,7 @@ _CHECK_OF: dict[str, Callable[[object, str, str], object]] = {
     "float": _finite,
     "Vector3": partial(_vector, length=3),
     "Pose12": partial(_vector, length=12),
+    "PolicyRevision": _revision,
 }
 
 

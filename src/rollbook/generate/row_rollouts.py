@@ -327,6 +327,7 @@ class RowRoller:
         self, row: SourceRow, rng_state: str, task: RolloutTask, recipe: RolloutRecipeConfig
     ) -> RolloutLineage:
         config, source = self.config, self.source
+        scorer = scorer_named(recipe.scorer_name)
         return RolloutLineage(
             scene_id=row.scene_id,
             snippet_id=row.snippet_id,
@@ -334,7 +335,8 @@ class RowRoller:
             candidate_config_hash=config.candidate_config_hash,
             oracle_config_hash=config.oracle_config_hash,
             rollout_config_hash=config.rollout_config_hash(recipe),
-            model_checkpoint_hash=scorer_named(recipe.scorer_name).checkpoint,
+            model_checkpoint_hash=scorer.checkpoint,
+            policy_revision=scorer.policy_revision,
             random_seed=recipe.seed,
             source_cache_version=source.version,
             split=row.split,

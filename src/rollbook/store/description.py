@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -86,6 +87,11 @@ class StoreDescription:
             "positions": list(POSITION_NAMES),
             "field_retention_policy": config.field_retention_policy,
         }
+        if self._tables.policy_revisions:
+            revisions = sorted(self._tables.policy_revisions.items())
+            described["metadata"]["policy_revisions"] = [
+                msgspec.to_builtins(each) for _, each in revisions
+            ]
         described["q_h"] |= self._q_h_attrs()
         described["returns"] |= {
             "view_role": "training_core_derived_cache",

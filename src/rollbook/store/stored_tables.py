@@ -12,9 +12,11 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.errors import InvalidNumber, StorageError, UnsupportedVersion
 from rollbook.store.manifest import StoreManifest, read_manifest
 from rollbook.store.mapped import MappedArray, is_raw
@@ -158,6 +160,15 @@ class StoredTables:
         """The words of every dictionary."""
         group = json.loads(self.local("dictionaries/zarr.json").read_bytes())
         return {name: tuple(words) for name, words in group["attributes"]["words"].items()}
+
+    @cached_property
+    def policy_revisions(self) -> Mapping[str, PolicyRevision]:
+        """The learned policies of this store that were described, by the digest that `lineage/model_checkpoint_id`
+        stands for."""
+        group = json.loads(self.local("metadata/zarr.json").read_bytes())
+        described = group["attributes"].get("policy_revisions", [])
+        found = msgspec.convert(described, list[PolicyRevision])
+        return {each.policy_digest: each for each in found}
 
     def words(self, dictionary: str) -> tuple[str, ...]:
         return self.dictionaries[dictionary]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.contracts.lineage import RolloutLineage
+from rollbook.contracts.policy import PolicyRevision, merged, revision_conflict
 from rollbook.contracts.reasons import VALID_BITSET, primary_target_reasons
 from rollbook.store.candidate_columns import (
     AddedRecord,
@@ -61,6 +62,8 @@ class StoreTables:
         self._small: dict[str, list[dict[str, Any]]] = {
             name: [] for name in ("sources", "rollouts", "lineage", "targets")
         }
+        self.policy_revisions: dict[str, PolicyRevision] = {}
+        """By policy digest, which is what a row of the lineage has."""
         self._pending: list[AddedRecord] = []
         self._flushed = 0
         self.num_rollouts = 0
@@ -92,7 +95,10 @@ class StoreTables:
         source_row_id = record.lineage.resolved_source_row_id()
         self._check_source(source_row_id, record.lineage)
         self._check_target(source_row_id, record.lineage)
+        revision = self._joined_revision(record.lineage)
         # all checks are done: the changes start here
+        if revision is not None:
+            self.policy_revisions[revision.policy_digest] = revision
         self._add_source(source_row_id, record.lineage)
         target_row_id = self._add_target(source_row_id, record.lineage)
         added = self._give_ids(record, steps, shells, source_row_id, target_row_id)
@@ -212,6 +218,21 @@ class StoreTables:
                 repr(record.rollout_id_prefix),
                 "a name that no earlier record of the store has",
             )
+
+    def _joined_revision(self, lineage: RolloutLineage) -> PolicyRevision | None:
+        """The policy revision of a record, with what earlier records said about it."""
+        revision = lineage.policy_revision
+        if revision is None:
+            return None
+        identity = (revision.policy_family, revision.revision_id)
+        for known in self.policy_revisions.values():
+            same = (known.policy_family, known.revision_id) == identity
+            if same or known.policy_digest == revision.policy_digest:
+                conflict = revision_conflict("store", None, known, revision)
+                if conflict is not None:
+                    raise conflict
+                return merged(known, revision)
+        return revision
 
     def _check_source(self, row_id: int, lineage: RolloutLineage) -> None:
         if row_id < 0:

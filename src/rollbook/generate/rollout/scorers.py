@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.errors import ConfigurationError, InvalidValue
 from rollbook.generate.actor.features import FEATURES
 from rollbook.generate.geometry.poses import centres, rotations
@@ -94,6 +95,8 @@ class Scorer:
     """Whether it needs the oracle's labels or the recorded continuation."""
     checkpoint: str | None = None
     """Digest of a learned policy's weights, if the policy gives one."""
+    policy_revision: PolicyRevision | None = None
+    """Which learned policy, exactly, if the policy has an attribute of this name."""
 
     def __call__(self, shell: ShellView) -> Array:
         return self.score(shell if self.reads_labels else shell.for_actor())
@@ -137,7 +140,8 @@ def load_scorer(path: str) -> Scorer:
 
     checkpoint = getattr(policy, "checkpoint_digest", None)
     digest = None if checkpoint is None else str(checkpoint)
-    return Scorer(path, "a learned policy", score, checkpoint=digest)
+    revision = getattr(policy, "policy_revision", None)
+    return Scorer(path, "a learned policy", score, checkpoint=digest, policy_revision=revision)
 
 
 def _imported(path: str) -> LearnedPolicy:
