@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from rollbook.client.artifact_files import checked_kind
@@ -21,6 +22,7 @@ from rollbook.contracts.episode import (
     EpisodeSource,
     FinalStatus,
 )
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.typed_metadata import plain_metadata
 from rollbook.errors import ConfigurationError
 
@@ -37,6 +39,7 @@ def create_body(
     fps: float | None,
     metadata: Mapping[str, Any] | None,
     tags: Sequence[str] | None,
+    policy_revision: PolicyRevision | None = None,
 ) -> dict[str, Any]:
     body: dict[str, Any] = {
         "source": _one_of("source", source, EPISODE_SOURCES),
@@ -51,9 +54,19 @@ def create_body(
         body["metadata"] = plain_metadata(metadata)
     if tags is not None:
         body["tags"] = _tags(tags)
+    if policy_revision is not None:
+        body["policy_revision"] = revision_body("policy_revision", policy_revision)
     trace = current_trace()
     if trace is not None:
         body["otel"] = trace
+    return body
+
+
+def revision_body(argument: str, revision: object) -> dict[str, Any]:
+    if not isinstance(revision, PolicyRevision):
+        message = f"{argument}= has to be a PolicyRevision, not {type(revision).__name__}"
+        raise ConfigurationError(message=message)
+    body: dict[str, Any] = msgspec.to_builtins(revision)
     return body
 
 

@@ -27,6 +27,7 @@ from rollbook.contracts.episode import (
     EpisodeSource,
     FinalStatus,
 )
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.streams import Clocks
 from rollbook.errors import ConfigurationError
 
@@ -68,11 +69,13 @@ class ClientCore:
         metadata: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
         artifacts: Iterable[ArtifactKind] = ARTIFACT_KINDS,
+        policy_revision: PolicyRevision | None = None,
     ) -> Recording:
         """Opens an episode. `upload` artifacts into it and `finalize` it, or use it as a context manager.
 
         `policy_version`, `env_version`, `git_sha` and `seed` say how the run can be repeated. `metadata` takes JSON
         values, NumPy values and the typed values of rollbook.client. `artifacts`: the kinds that will be uploaded.
+        `policy_revision` says exactly which policy ran; without a `policy_version`, its `revision_id` is the version.
         """
         body = create_body(
             source=source,
@@ -88,6 +91,7 @@ class ClientCore:
             fps=fps,
             metadata=metadata,
             tags=tags,
+            policy_revision=policy_revision,
         )
         recording = Recording(self._place, body)
         await recording.create()
@@ -115,6 +119,7 @@ class ClientCore:
         status: FinalStatus = "ready",
         failure_time_s: float | None = None,
         on_progress: OnProgress | None = None,
+        policy_revision: PolicyRevision | None = None,
     ) -> Recording:
         """Records a whole episode in one call: creates it, uploads the given files, and finalizes it.
 
@@ -144,6 +149,7 @@ class ClientCore:
                 metadata=metadata,
                 tags=tags,
                 artifacts=files.by_kind,
+                policy_revision=policy_revision,
             )
             try:
                 for file in files.by_kind.values():

@@ -17,6 +17,7 @@ from rollbook.client.connection import Connection
 from rollbook.client.facade import Facade, awaiting, blocking
 from rollbook.contracts.episode import ArtifactKind, ArtifactRecord, EpisodeRecord
 from rollbook.contracts.npz import read_npz
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.errors import APIError, NotFoundError, RateLimitError, RollbookError
 from rollbook.files import atomic_write
 
@@ -151,11 +152,13 @@ class EpisodeFacts(Facade[RecordedCore]):
     artifacts: list[ArtifactRecord]
     created_at: str | None
     updated_at: str | None
+    policy_revision: PolicyRevision | None
 
     def __init__(self, core: RecordedCore) -> None:
         super().__init__(core)
         for name in EpisodeRecord.__struct_fields__:
             setattr(self, name, getattr(core.record, name))
+        self.policy_revision = core.record.policy_revision or None
 
     @property
     def record(self) -> EpisodeRecord:

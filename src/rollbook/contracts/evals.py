@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from rollbook.contracts.outcomes import OUTCOMES
+from rollbook.contracts.policy import PolicyRevision
 
 RunStatus: TypeAlias = Literal["pending", "running", "completed", "failed", "cancelled"]
 ResultStatus: TypeAlias = Literal["pending", "complete", "failed"]
@@ -80,3 +81,6 @@ class EvalRunRecord:
     """The gate that is stored with the run. The decision is made by this gate only."""
     dry: bool = False
     """No server knows this run."""
+    candidate_policy_revision: PolicyRevision | None = None
+    """The policy that the decision is about. Replays are recorded with it."""
+    baseline_policy_revision: PolicyRevision | None = None

@@ -264,6 +264,8 @@ class ResultDelivery:
             "metadata": about,
             "request_uploads": list(row.pieces),
         }
+        if self._run.candidate_policy_revision is not None:
+            body["policy_revision"] = msgspec.to_builtins(self._run.candidate_policy_revision)
         return body if row.fps is None else {**body, "fps": row.fps}
 
     def _put(self, url: str, kind: ArtifactKind, piece: Piece) -> None:

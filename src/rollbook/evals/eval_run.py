@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from rollbook.contracts.evals import EvalRunRecord, RunnerKind, RunStatus
+from rollbook.contracts.policy import PolicyRevision
 
 if TYPE_CHECKING:
     from rollbook.client import Client
@@ -28,6 +29,8 @@ class EvalRun:
     episodes_failed: int
     gate: dict[str, Any] | None
     dry: bool
+    candidate_policy_revision: PolicyRevision | None
+    baseline_policy_revision: PolicyRevision | None
 
     def __init__(self, *args: Any, client: Client | None = None, **fields: Any) -> None:
         self.record = EvalRunRecord(*args, **fields)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollbook.contracts.evals import MOST_BASELINES, EvalResult
 from rollbook.contracts.gate import Gate, gate_from
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.typed_metadata import plain_metadata
 from rollbook.contracts.wire.eval_runs import EvalRunAnswer, EvalRunCreated, EvalRunFinalized
 from rollbook.errors import ConfigurationError
@@ -34,12 +35,25 @@ def create_run(
     client: Client | None = None,
     gate: Gate | Mapping[str, Any] | None = None,
     dry_run: bool = False,
+    candidate_policy_revision: PolicyRevision | None = None,
+    baseline_policy_revision: PolicyRevision | None = None,
 ) -> EvalRun:
     """Opens a run of one candidate against baselines, which must be episodes of your organisation.
 
     The `gate` is stored with the run and cannot be changed afterwards. A dry run is not created on the server.
+    `candidate_policy_revision` says exactly which policy the candidate is; replays are recorded with it.
     """
+    from rollbook.client.bodies import revision_body
+
     rules = gate if gate is None or isinstance(gate, Gate) else gate_from(gate)
+    revisions = {
+        argument: revision_body(argument, revision)
+        for argument, revision in (
+            ("candidate_policy_revision", candidate_policy_revision),
+            ("baseline_policy_revision", baseline_policy_revision),
+        )
+        if revision is not None
+    }
     run = EvalRun(
         id=f"dry-{uuid.uuid4()}",
         candidate_policy_version=checked_text("candidate_policy_version", candidate_policy_version),
@@ -48,6 +62,8 @@ def create_run(
         name=name,
         gate=None if rules is None else rules.as_dict(),
         dry=dry_run,
+        candidate_policy_revision=candidate_policy_revision,
+        baseline_policy_revision=baseline_policy_revision,
         client=client,
     )
     if dry_run:
@@ -60,6 +76,7 @@ def create_run(
         "name": name,
         "metadata": None if metadata is None else plain_metadata(metadata),
         "gate": run.gate,
+        **revisions,
     }
     created = ask(
         run.client,
@@ -91,6 +108,8 @@ def open_run(run_id: str, client: Client | None = None) -> EvalRun:
         episodes_completed=answer.episodes_completed,
         episodes_failed=answer.episodes_failed,
         gate=answer.gate,
+        candidate_policy_revision=answer.candidate_policy_revision or None,
+        baseline_policy_revision=answer.baseline_policy_revision or None,
         client=speaking,
     )
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from rollbook.contracts.episode import LONGEST_NAME, EpisodeRecord
@@ -140,6 +141,7 @@ class StoreBaselines(Sequence[Baseline]):
                 "outcome": {"reward_total": self.recorded(row).baseline_reward_total},
                 "actor_feature_names": list(self.feature_names),
             },
+            policy_revision=self.reader.policy_revisions.get(about["model_checkpoint"], UNSET),
         )
 
     def provenance(self, row: int) -> dict[str, Any]:

@@ -82,6 +82,7 @@ class _Chain:
             fps=record.fps,
             metadata=record.metadata,
             tags=tags,
+            policy_revision=record.policy_revision or None,
         )
 
     def finalize(self, episode_id: str) -> dict[str, Any]:
