@@ -6,7 +6,7 @@ says about an outcome always comes with its evidence, because "we looked" and "w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 from rollbook.contracts.outcomes import OUTCOMES
@@ -81,6 +81,6 @@ class EvalRunRecord:
     """The gate that is stored with the run. The decision is made by this gate only."""
     dry: bool = False
     """No server knows this run."""
-    candidate_policy_revision: PolicyRevision | None = None
+    candidate_policy_revision: PolicyRevision | None = field(default=None, kw_only=True)
     """The policy that the decision is about. Replays are recorded with it."""
-    baseline_policy_revision: PolicyRevision | None = None
+    baseline_policy_revision: PolicyRevision | None = field(default=None, kw_only=True)

@@ -50,8 +50,11 @@ class EvalRun:
         return repr(self.record).replace("EvalRunRecord(", "EvalRun(", 1)
 
     __signature__ = inspect.Signature(
-        [
-            *inspect.signature(EvalRunRecord).parameters.values(),
-            inspect.Parameter("client", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None),
-        ]
+        sorted(
+            [
+                *inspect.signature(EvalRunRecord).parameters.values(),
+                inspect.Parameter("client", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None),
+            ],
+            key=lambda parameter: parameter.kind,  # those by keyword alone come last
+        )
     )
