@@ -37,7 +37,7 @@ from rollbook.server.episodes import (
     routes as episodes,
     uploads,
 )
-from rollbook.server.episodes.upkeep import keep_reaping
+from rollbook.server.episodes.upkeep import keep_up
 from rollbook.server.evals import (
     results as eval_results,
     runs as eval_runs,
@@ -130,7 +130,7 @@ async def _lifespan(app: Starlette, settings: Settings) -> AsyncIterator[None]:
             log=log,
             metrics=metrics,
         )
-        stack.push_async_callback(_cancelled, asyncio.create_task(keep_reaping(context)))
+        stack.push_async_callback(_cancelled, asyncio.create_task(keep_up(context)))
         stack.push_async_callback(_cancelled, asyncio.create_task(keep_making(context)))
         stack.push_async_callback(_cancelled, asyncio.create_task(keep_delivering(context)))
         _say_started(log, settings)

@@ -56,17 +56,17 @@ class BackedUpFile:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What the manifest says."""
+    """The content of the manifest."""
 
     path: Path
     made_at: str
     revision: str | None
     database: str
-    """`sqlite`, or `postgresql`, which is not in it."""
+    """`sqlite`, or `postgresql`, which the backup does not contain."""
     blobs: str
-    """`local`, or `s3`, which is not in it."""
+    """`local`, or `s3`, which the backup does not contain."""
     missing: tuple[str, ...]
-    """Blobs that the database names and that were not there: deleted meanwhile, or lost before."""
+    """Blobs that the database names but that were missing: deleted during the backup, or lost earlier."""
     files: dict[str, BackedUpFile]
 
     @property
@@ -75,7 +75,7 @@ class Backup:
 
     @property
     def notes(self) -> list[str]:
-        """What whoever made or restores it has to do besides."""
+        """What the operator must do in addition."""
         notes = []
         if self.database == "postgresql":
             notes.append(
@@ -94,7 +94,7 @@ class Backup:
 
 
 def backup(settings: Settings, out: Path) -> Backup:
-    """Into a folder that must not be there yet."""
+    """Writes a backup into a folder that must not exist yet."""
     sqlite = settings.database_url.startswith("sqlite:///")
     local = urlsplit(settings.blobs_url).scheme == "file"
     with _unfinished(out) as folder:
@@ -123,7 +123,7 @@ def backup(settings: Settings, out: Path) -> Backup:
 
 @contextmanager
 def _unfinished(final: Path) -> Iterator[Path]:
-    """A private folder that gets its name when the block ends, and is removed when it fails."""
+    """A private folder. It gets its name when the block ends, and is removed when the block fails."""
     if os.path.lexists(final):
         raise TargetExists(path=str(final), detail="choose a name that is not taken")
     folder = final.with_name(f".{final.name}.{os.urandom(8).hex()}.partial")
@@ -141,7 +141,7 @@ def _unfinished(final: Path) -> Iterator[Path]:
 
 
 def _copy_database(source: Path, target: Path) -> None:
-    """As it is at one moment, while others go on writing, and without the room that deleted rows left."""
+    """Copies the database as it is at one moment, while others write, without the free space of deleted rows."""
     if not source.exists():
         raise StorageError(path=str(source), detail="there is no database to back up")
     make_private_file(target)
@@ -159,16 +159,16 @@ def _copy_blobs(objects: Path, folder: Path) -> Iterator[tuple[str, BackedUpFile
             source = Path(place, name)
             target = folder / _BLOBS / _OBJECTS / source.relative_to(objects)
             if source.is_symlink():
-                continue  # no blob of ours
+                continue  # not one of our blobs
             try:
                 copied = _copied(source, target)
             except FileNotFoundError:
-                continue  # its episode was deleted since the folder was listed
+                continue  # its episode was deleted after the folder was listed
             yield str(PurePosixPath(target.relative_to(folder))), copied
 
 
 def _missing(database: Path, files: dict[str, BackedUpFile]) -> tuple[str, ...]:
-    """Of those whose bytes were known to be there."""
+    """Counts the blobs that the database lists as present but that are missing."""
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         query = "SELECT object_key FROM artifacts WHERE status = 'stored' ORDER BY object_key"
         keys = [key for (key,) in connection.execute(query)]
@@ -186,7 +186,7 @@ def _manifest_of(made: Backup) -> bytes:
 
 
 def read_backup(path: Path) -> Backup:
-    """What a backup says it has. `verify` finds out whether that is so."""
+    """The manifest of a backup. `verify` checks the files against it."""
     try:
         said = json.loads((path / MANIFEST).read_bytes())
         if said["format"] != FORMAT:
@@ -218,7 +218,7 @@ def _said(path: Path, said: dict[str, Any]) -> Backup:
 
 
 def _checked_name(name: str) -> str:
-    """A backup may have been anywhere meanwhile: no name leads out of its folder."""
+    """A backup may come from anywhere: refuse names that lead out of its folder."""
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\x00" in name:
         raise ValueError(f"{name!r} is no name of a file in it")
@@ -226,7 +226,7 @@ def _checked_name(name: str) -> str:
 
 
 def verify(path: Path) -> Backup:
-    """Reads every byte; raises for the first file that is not as it was."""
+    """Reads every byte; raises for the first file that differs from the manifest."""
     found = read_backup(path)
     for name, expected in found.files.items():
         _compare(path / name, _read(path / name, _digested), expected)
@@ -234,7 +234,7 @@ def verify(path: Path) -> Backup:
 
 
 def restore(path: Path, data_dir: Path) -> Backup:
-    """Into a data folder that is not there, or empty. It appears when all of it was found whole."""
+    """Restores into a data folder that does not exist or is empty. The folder appears when every file was verified."""
     found = read_backup(path)
     with _unfinished(_free_name(data_dir)) as folder:
         for name, expected in found.files.items():
@@ -292,7 +292,7 @@ def _digested(path: Path) -> BackedUpFile:
 
 
 def _copied(source: Path, target: Path) -> BackedUpFile:
-    """What was read is what is digested, so a copy that differs is found out later."""
+    """Digests the bytes that were read, so a copy that differs is found later."""
     digest, size = hashlib.sha256(), 0
     descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:

@@ -1,4 +1,4 @@
-"""The first organisation, its owner, a key and a link to sign in with: what a new server gives to whoever runs it."""
+"""Creates the first organisation, its owner, an API key and a sign-in link when a new server starts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from rollbook.server.queries import (
 SIGN_IN_LINK_LASTS_S = 24 * 3600
 _FIRST_EMAIL = "owner@localhost"
 _ONE_AT_A_TIME = 0x526F6C6C626F6F74
-"""Of several processes that start on a new database, one makes the first organisation."""
+"""When several processes start on a new database, one of them creates the first organisation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bootstrapped:
-    """`api_key` and `sign_in_token` are nowhere else: the database keeps their hashes."""
+    """`api_key` and `sign_in_token` are only here: the database stores their hashes."""
 
     org_id: str
     user_id: str
@@ -39,7 +39,7 @@ class Bootstrapped:
 
 
 def bootstrap(db: Database, org_name: str, email: str | None = None) -> Bootstrapped:
-    """Another organisation. Without an e-mail address its owner is a user of its own; with one, whoever has it."""
+    """Creates another organisation. Its owner is the user with the e-mail address, or a new user when none is given."""
     org_id = new_id()
     return db.write_now(
         Tenant(org_id=org_id), lambda connection: _make(connection, org_id, org_name, email)
@@ -49,7 +49,7 @@ def bootstrap(db: Database, org_name: str, email: str | None = None) -> Bootstra
 def first_start(
     db: Database, org_name: str = "Rollbook", email: str | None = None
 ) -> Bootstrapped | None:
-    """Bootstraps an empty database; None when there is an organisation already."""
+    """Bootstraps an empty database; None when an organisation exists."""
     org_id = new_id()
 
     def make_if_empty(connection: sa.Connection) -> Bootstrapped | None:

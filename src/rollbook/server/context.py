@@ -1,7 +1,7 @@
-"""What a request can reach: settings, database, blobs; and on whose behalf it runs.
+"""The server context: what a request can reach (settings, database, blobs), and the caller it runs for.
 
-An API key is looked up once to learn whose it is, and again inside the transaction that does the work. So a request
-costs one transaction, and a key that was revoked a moment ago can do nothing any more.
+An API key is looked up once to learn its organisation, and again inside the transaction that does the work. So a
+request costs one transaction, and a key that was revoked a moment ago can do nothing any more.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAY_NOT_WRITE = ("viewer",)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: an API key of an organisation, or a person signed in there."""
+    """Who sends the request: an API key of an organisation, or a person signed in there."""
 
     org_id: str
     key_id: str | None = None
@@ -50,7 +50,7 @@ class Caller:
 
     @property
     def name(self) -> str:
-        """For `created_by` and the audit log."""
+        """The name for `created_by` and the audit log."""
         return f"key:{self.key_id}" if self.key_id is not None else f"user:{self.user_id}"
 
 
@@ -66,11 +66,11 @@ class ServerContext:
     video_turns: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(os.cpu_count() or 1)
     )
-    """Looking into a video is a process of its own; more at once would not be done sooner."""
+    """Inspecting a video is a process of its own; more processes than cores would not finish sooner."""
     renditions_wanted: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
-    """Organisations that have just brought a video to be transcoded."""
+    """Organisations with a new video to transcode."""
     deliveries_wanted: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
-    """Organisations whose webhooks have something to be told."""
+    """Organisations with a webhook delivery that is due."""
     known_keys: KnownKeys = field(default_factory=lambda: KnownKeys(_MOST_KEYS))
     known_hosts: frozenset[str] = field(init=False)
     limits: RateLimits = field(init=False)
@@ -91,7 +91,7 @@ class ServerContext:
             return await self.db.write(caller.tenant, self._scoped(caller.org_id, work))
 
     async def read_for(self, org_id: str, work: ScopedWork[T]) -> T:
-        """On the server's own behalf, for upkeep and for what it notices while it serves."""
+        """On the server's own behalf, for upkeep and background work."""
         return await self.db.read(Tenant(org_id=org_id), self._scoped(org_id, work))
 
     async def write_for(self, org_id: str, work: ScopedWork[T]) -> T:
@@ -110,7 +110,7 @@ class ServerContext:
 
 
 class KnownKeys:
-    """Whose key it is never changes, so it is remembered; whether it still counts is asked every time."""
+    """The organisation of a key never changes, so it is remembered. Whether it was revoked is checked every time."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -143,7 +143,7 @@ def unauthorized() -> Problem:
 
 
 def check_may_write(caller: Caller) -> None:
-    """Every write asks; also for whoever has a lot to do before theirs."""
+    """`write` checks this. A handler with much to do before its write checks it first."""
     if caller.role in _MAY_NOT_WRITE:
         text = "viewers and read-only keys may not change anything; ask an admin for another role or key"
         raise Problem(403, "forbidden", text)
@@ -153,7 +153,7 @@ def check_may_write(caller: Caller) -> None:
 
 
 def base_url_of(request: Request) -> str:
-    """What URLs we hand out begin with. A Host header that is not ours would lead whoever follows them elsewhere."""
+    """The base of URLs that we hand out. A foreign Host header must not lead clients to another server."""
     context = context_of(request)
     if context.settings.public_url is not None:
         return context.settings.public_url
@@ -165,7 +165,7 @@ def base_url_of(request: Request) -> str:
 
 
 def _own_address(request: Request) -> str | None:
-    """The address the connection came in on, which no header can change."""
+    """The address on which the connection arrived; no header can change it."""
     server = request.scope.get("server")
     if server is None or server[1] is None:
         return None

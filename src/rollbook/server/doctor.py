@@ -1,4 +1,4 @@
-"""The doctor: looks at a server's folder, database and blobs, and says what is wrong and what to do about it."""
+"""The doctor checks a server's folder, database and blobs, and says what is wrong and what to do about it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LITTLE_ROOM = 1 << 30
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """In the order in which one thing needs the other. Changes nothing."""
+    """Checks in the order in which they depend on each other. Changes nothing."""
     database = examine_database(settings.database_url)
     usable = all(finding.passed for finding in database if finding.subject == "database")
     return [
@@ -44,7 +44,7 @@ def _folder(settings: Settings) -> Finding:
 
 
 def _organisations(settings: Settings) -> list[Finding]:
-    """What each keeps, and whether the count that its quota goes by is right."""
+    """What each organisation stores, and whether the count that its quota uses is right."""
     with closing(open_database(settings.database_url)) as database:
         ids = database.read_now(NOBODY, organisation_ids)
         return [_organisation(database, org_id) for org_id in ids]

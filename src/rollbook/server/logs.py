@@ -1,7 +1,7 @@
-"""Logs: one JSON object per line, each with the id of the request it belongs to.
+"""Logs: one JSON object per line, with the id of its request.
 
 A URL can be a secret: signed URLs and sign-in links are. So a request is logged by its route, `/blobs/{token}`, and
-never by its path, its query or its headers.
+never by its path, query or headers.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _PROCESS = secrets.token_hex(6)
 _numbers = itertools.count(1)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
 _NOISY = ("httpx", "httpcore", "botocore", "boto3", "urllib3", "alembic")
-"""They log addresses of requests, signatures included."""
+"""Libraries that log the URLs of requests, including signatures."""
 _request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 
 class Log(Protocol):
-    """An event, and what belongs to it."""
+    """Writes an event and its values."""
 
     def debug(self, event: str, **values: Any) -> Any: ...
     def info(self, event: str, **values: Any) -> Any: ...
@@ -51,19 +51,19 @@ def set_up_logs(level: str) -> Log:
 
 
 def request_id_of(sent: str | None) -> str:
-    """What the caller chose, when it is harmless in a log; else one of ours."""
+    """The id that the client sent, when it is safe to log; else a new one."""
     if sent is not None and _REQUEST_ID.fullmatch(sent):
         return sent
     return f"{_PROCESS}-{next(_numbers):x}"
 
 
 def bind_request(request_id: str) -> None:
-    """Every line that is logged on behalf of this request carries its id."""
+    """Adds the id to every line that is logged for this request."""
     _request_id.set(request_id)
 
 
 def frames_of(error: BaseException) -> list[str]:
-    """Where it happened, without the values that were at hand there."""
+    """Where the error happened, without the values of variables."""
     return [
         f"{frame.filename}:{frame.lineno} {frame.name}"
         for frame in traceback.extract_tb(error.__traceback__)
@@ -71,7 +71,7 @@ def frames_of(error: BaseException) -> list[str]:
 
 
 class _Lines:
-    """Whole lines to standard error. A log that cannot be written, on a full disk, must not fail the request."""
+    """Writes whole lines to standard error. A log that cannot be written, on a full disk, must not fail the request."""
 
     def __init__(self, least: int) -> None:
         self._least = least
@@ -106,7 +106,7 @@ class _Lines:
 
 
 class _Passed(logging.Handler):
-    """What other libraries log, in our form."""
+    """Writes the log records of other libraries in our form."""
 
     def __init__(self, log: _Lines) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Metrics for Prometheus, on an address of their own: what the API tells the world is for the API to say.
+"""Metrics for Prometheus, on an address of their own, apart from the public API.
 
-With several worker processes each keeps its numbers in a shared folder, and the one that started them adds them up.
-Without an address nothing is counted and nothing is loaded.
+With several worker processes each writes its numbers to a shared folder, and the parent process adds them up. Without
+an address nothing is counted and nothing is loaded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Metrics(Protocol):
         ...
 
     def artifact(self, kind: str, size: int) -> None:
-        """One that was checked and counts from now on."""
+        """An artifact that passed its check."""
         ...
 
 
@@ -80,7 +80,7 @@ class PrometheusMetrics:
 
 
 def share_between_workers(folder: Path) -> None:
-    """Before anything is counted, and before the workers are started, which inherit it."""
+    """Called before anything is counted and before the workers start, because they inherit the setting."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for left in folder.glob("*.db"):
         left.unlink()
@@ -97,7 +97,7 @@ def of_all_workers() -> CollectorRegistry:
 
 
 def serve_metrics(address: tuple[str, int], registry: CollectorRegistry) -> Stop:
-    """Answers scrapes in a thread of its own until the returned function is called."""
+    """Answers scrapes in a thread until the returned function is called."""
     from prometheus_client import start_http_server
 
     host, port = address

@@ -1,4 +1,4 @@
-"""Settings of one server. What is not given has a default that works, and what is missing on disk is created."""
+"""Settings of one server. Settings that are not given get working defaults, and missing files are created."""
 
 from __future__ import annotations
 
@@ -27,66 +27,67 @@ class Settings:
     blobs_url: str
     """`file:///folder` or `s3://bucket/prefix`."""
     secret: bytes = field(repr=False)
-    """Signs URLs. Every process of one server has to have the same: from ROLLBOOK_SECRET, or from the data folder."""
+    """Signs URLs. All processes of one server need the same secret: from ROLLBOOK_SECRET, or from the data folder."""
     s3_endpoint: str | None = None
     public_url: str | None = None
-    """Where clients reach this server, when that is not what they write into the Host header."""
+    """The URL at which clients reach this server, when it differs from their Host header."""
     allowed_hosts: tuple[str, ...] = ()
-    """More names that clients may call this server by; its own address and loopback are always allowed."""
+    """More host names that clients may use; the server's own address and loopback are always allowed."""
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     workers: int = 1
     metrics_bind: str | None = None
-    """`HOST:PORT` for Prometheus, apart from the API, which is open to the world."""
+    """`HOST:PORT` for Prometheus, apart from the public API."""
     log_level: str = "info"
 
     upload_ttl_s: int = 1800
     download_ttl_s: int = 3600
     body_limit_bytes: int = 4 << 20
-    """Of one JSON request."""
+    """Bytes of one JSON request."""
     artifact_limit_bytes: int = 64 << 30
     quota_episodes: int | None = None
-    """Per organisation, unless it has a limit of its own; None is no limit."""
+    """Per organisation, unless it has its own limit; None means no limit."""
     quota_bytes: int | None = None
     requests_per_s: float = 1000.0
-    """Of one API key or one person, on average; 0 is no limit. Far more than a fleet sends, and little enough that a
-    program gone wild leaves something to the others."""
+    """Requests per second of one API key or one person, on average; 0 means no limit. Far more than a fleet sends, and
+    low enough that a runaway program leaves capacity for others."""
     requests_burst: int = 5000
     transcode_videos: bool = True
-    """Make a copy that browsers play of every video that they do not, after its episode was finalized."""
+    """After a finalize, make a copy that browsers can play of every video that they cannot."""
     transcode_limit_bytes: int = 2 << 30
-    """Of a video to transcode, and of the copy; a larger one is marked not playable."""
+    """Bytes of a video to transcode, and of its copy; a larger video is marked not playable."""
     transcode_limit_s: float = 1800.0
-    """Of its length."""
+    """Length of a video to transcode."""
     sign_ins_per_minute: int = 10
-    """Attempts from one address or for one account."""
+    """Sign-in attempts from one address or for one account."""
 
     reap_every_s: float = 300.0
-    """0 turns upkeep off, for processes that leave it to another."""
+    """0 turns upkeep off in this process."""
     reap_after_s: float = 86_400.0
-    """A recording that nobody touched for so long has failed."""
+    """A recording that nobody touched for this long has failed."""
     find_orphans_every_s: float = 86_400.0
-    """Every blob is listed for it, which S3 charges for."""
+    """Lists every blob, which S3 charges for."""
     idempotency_ttl_s: float = 90 * 86_400.0
-    """A robot that was without network for a season must not deliver an episode twice."""
+    """Long, so that a robot without network for months does not deliver an episode twice."""
     reap_runs_after_s: float = 7 * 86_400.0
-    """An eval run that nobody touched for so long has failed."""
+    """An eval run that nobody touched for this long has failed."""
     webhooks_to_private: bool = False
-    """Webhooks may lead to loopback and private networks. Whoever may make one can then reach what this server can."""
+    """Webhooks may call loopback and private networks. Everyone who may create a webhook can then reach what this
+    server can."""
     webhook_timeout_s: float = 15.0
     webhook_attempts: int = 8
     webhook_retry_s: float = 10.0
-    """Until the second attempt; then four times as long each time, up to six hours."""
+    """Seconds until the second attempt; each later wait is four times as long, up to six hours."""
     webhook_poll_s: float = 30.0
-    """How often a process looks for what others left undelivered; 0 leaves deliveries to other processes."""
+    """How often a process looks for deliveries that others left; 0 leaves deliveries to other processes."""
     webhook_log_s: float = 30 * 86_400.0
     """How long the log of deliveries is kept."""
     shutdown_grace_s: int = 30
-    """What requests under way may still take when the server is told to stop."""
+    """Seconds that running requests get when the server stops."""
 
     @classmethod
     def load(cls, data_dir: Path, **overrides: Any) -> Settings:
-        """Creates the folder and the secret. An override of None is as good as none."""
+        """Creates the folder and the secret. An override of None is ignored."""
         given = {name: value for name, value in overrides.items() if value is not None}
         known = {each.name: each for each in fields(cls)}
         for name in given:
@@ -114,12 +115,12 @@ class Settings:
 
     @property
     def client_url(self) -> str:
-        """For links in messages to whoever runs the server."""
+        """The base URL of links that are shown to the operator."""
         return self.public_url or self.local_url
 
     @property
     def known_hosts(self) -> frozenset[str]:
-        """What a Host header may say, in small letters, with and without our port."""
+        """Allowed Host headers, in lower case, with and without our port."""
         names = {*_LOOPBACK, self.host.lower(), *(name.lower() for name in self.allowed_hosts)}
         return frozenset(names) | {f"{_in_url(name)}:{self.port}" for name in names}
 
@@ -134,7 +135,7 @@ class Settings:
         return host.strip("[]") or "127.0.0.1", int(port)
 
     def portable(self) -> dict[str, Any]:
-        """What another process has to be given to load the same settings. The secret lies in the data folder."""
+        """What another process needs to load the same settings. The secret is in the data folder."""
         kept = {each.name: getattr(self, each.name) for each in fields(self)}
         del kept["secret"]
         return {**kept, "data_dir": str(self.data_dir), "allowed_hosts": list(self.allowed_hosts)}
@@ -150,7 +151,7 @@ def _in_url(host: str) -> str:
 
 
 def _private_folder(folder: Path) -> Path:
-    """Hashes of keys, recordings of robots: nobody else on the machine has to read them."""
+    """The folder holds hashes of keys and recordings: no other user of the machine may read it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder.resolve(strict=True)
@@ -160,7 +161,7 @@ def _private_folder(folder: Path) -> Path:
 
 
 def _secret(folder: Path, given: bytes | str | None) -> bytes:
-    """As given, or as kept in the folder. Of processes that start together, the first one's counts for all."""
+    """The given secret, or the one in the folder. Processes that start together all use the first one's secret."""
     if given is not None:
         secret = given.encode() if isinstance(given, str) else given
         if len(secret) < _LEAST_SECRET_BYTES:
@@ -194,7 +195,7 @@ def _write_secret(path: Path) -> None:
         try:
             os.link(temp, path)
         except FileExistsError:
-            pass  # another process was first, and its secret is the one
+            pass  # another process was first; its secret is used
         finally:
             temp.unlink()
     except OSError as error:
@@ -239,7 +240,7 @@ _REAL = {
     "webhook_poll_s": 0,
     "webhook_log_s": 0,
 }
-"""The least that each may be."""
+"""The smallest allowed value of each setting."""
 _FLAGS = ("transcode_videos", "webhooks_to_private")
 
 

@@ -28,9 +28,9 @@ from rollbook.server.queries import (
     ArtifactRow,
     DeliveryRow,
     DoomedObject,
-    Ending,
     EpisodeFilter,
     EvalRunFilter,
+    Finalization,
     NewResult,
     Scope,
     create_session,
@@ -196,7 +196,8 @@ CALLS: dict[str, Callable[[Scope, Ids], Any]] = {
     "finalize_episodes": lambda scope, ids: [
         each
         for each in scope.finalize_episodes(
-            [Ending(ids.episode, {"status": "failed"}, {"video": {"size": 1}})], lambda _: None
+            [Finalization(ids.episode, {"status": "failed"}, {"video": {"size": 1}})],
+            lambda _: None,
         )
         if each is not None
     ],

@@ -11,7 +11,7 @@ import pytest
 
 from rollbook.errors import QuotaExceeded
 from rollbook.server.db.engine import Database
-from rollbook.server.queries import Ending, EpisodeFilter, EpisodeRow
+from rollbook.server.queries import EpisodeFilter, EpisodeRow, Finalization
 from tests.server.campaigns import Campaigner, campaigner
 from tests.server.fixtures import StartServer
 from tests.server.running import RunningServer
@@ -144,7 +144,11 @@ def test_both_databases_write_what_one_alone_would_have(org: Organisation) -> No
     one = made_with_actions(org, metadata={"x": 1, "y": [1]}, tags=["a"])
     other, alone = org.episode(), org.episode(metadata={"x": 1, "y": [1]}, tags=["a"])
     found = {"actions": {"status": "stored", "size": 7, "sha256": "ab", "etag": "e"}}
-    endings = [Ending(one.id, changes, found), Ending("nobody", changes), Ending(other.id, {})]
+    endings = [
+        Finalization(one.id, changes, found),
+        Finalization("nobody", changes),
+        Finalization(other.id, {}),
+    ]
     batched, nobody, plain = org.write(lambda s: s.finalize_episodes(endings, nothing_against))
     expected = org.write(lambda scope: scope.finalize_episode(alone.id, changes))
     assert isinstance(batched, EpisodeRow)
@@ -173,7 +177,7 @@ def test_of_one_that_is_refused_nothing_is_written(org: Organisation) -> None:
             raise QuotaExceeded(what="bytes", limit=5, wanted=more)
 
     stored = {"actions": {"status": "stored", "size": 4}}
-    endings = [Ending(each, {"status": "ready"}, stored) for each in (one.id, other.id)]
+    endings = [Finalization(each, {"status": "ready"}, stored) for each in (one.id, other.id)]
     done = org.write(lambda scope: scope.finalize_episodes(endings, allow))
     assert [type(each) for each in done] == [EpisodeRow, QuotaExceeded]
     assert told == [4, 8]
@@ -183,8 +187,8 @@ def test_of_one_that_is_refused_nothing_is_written(org: Organisation) -> None:
 
 def test_an_ending_that_changes_nothing_leaves_the_row_alone(org: Organisation) -> None:
     one = made_with_actions(org)
-    ending = Ending(one.id, {"status": "ready"}, {"actions": {"status": "stored", "size": 1}})
+    ending = Finalization(one.id, {"status": "ready"}, {"actions": {"status": "stored", "size": 1}})
     [first] = org.write(lambda scope: scope.finalize_episodes([ending], nothing_against))
-    again = Ending(one.id, {"status": "failed"}, {})
+    again = Finalization(one.id, {"status": "failed"}, {})
     [second] = org.write(lambda scope: scope.finalize_episodes([again], nothing_against))
     assert first == second

@@ -14,7 +14,7 @@ from rollbook.server.blobs.open import open_blobs
 from rollbook.server.context import ServerContext
 from rollbook.server.db.engine import Database
 from rollbook.server.db.tables import new_id, now_us
-from rollbook.server.episodes.upkeep import Reaped, keep_reaping, reap
+from rollbook.server.episodes.upkeep import UpkeepDone, do_upkeep, keep_up
 from rollbook.server.episodes.uploads import slot
 from rollbook.server.metrics import NoMetrics
 from rollbook.server.queries import EpisodeRow
@@ -60,8 +60,8 @@ class Server:
 
         return asyncio.run(with_context())
 
-    def reap(self, *, find_orphans: bool = True) -> Reaped:
-        return self.run(lambda context: reap(context, find_orphans=find_orphans))
+    def do_upkeep(self, *, find_orphans: bool = True) -> UpkeepDone:
+        return self.run(lambda context: do_upkeep(context, find_orphans=find_orphans))
 
     def put(self, key: str, content: bytes) -> None:
         async def chunks() -> AsyncIterator[bytes]:
@@ -108,10 +108,10 @@ def test_a_recording_that_nobody_finished_has_failed_a_day_later(
     forgotten, finished = recording(org, "sensors", "actions"), recording(org)
     org.write(lambda scope: scope.finalize_episode(finished.id, {"status": "ready"}))
     server.put(forgotten.artifacts[1].object_key, b"the last minutes")
-    server.reap()
+    server.do_upkeep()
     assert read(org, forgotten).status == "recording", "a day has not passed"
     server.later_us = 2 * DAY_US
-    server.reap()
+    server.do_upkeep()
     episode = read(org, forgotten)
     assert episode.status == "failed"
     assert episode.abandoned_at_us is not None
@@ -148,18 +148,18 @@ def test_an_eval_run_that_nobody_touched_for_a_week_has_failed_and_is_told(
     )
     org.write(lambda scope: scope.change_eval_run(done, {"status": "completed"}))
     server.later_us = 6 * DAY_US
-    assert server.reap().eval_runs == 0
+    assert server.do_upkeep().eval_runs == 0
     server.later_us = 8 * DAY_US
     org.at(now_us() + 7 * DAY_US, lambda scope: scope.recount_eval_run(busy, "running"))
-    reaped = server.reap()
+    upkeep = server.do_upkeep()
     found = [
         org.read(lambda scope, run=run: scope.eval_run(run))  # type: ignore[misc]
         for run in (forgotten, busy, done)
     ]
     assert [run and run.status for run in found] == ["failed", "running", "completed"]
-    assert reaped.eval_runs >= 1
+    assert upkeep.eval_runs >= 1
     assert org.read(lambda scope: scope.next_delivery_at_us()) is not None
-    assert server.reap().eval_runs == 0
+    assert server.do_upkeep().eval_runs == 0
 
 
 def test_what_webhooks_were_told_is_forgotten_after_a_month(
@@ -172,7 +172,7 @@ def test_what_webhooks_were_told_is_forgotten_after_a_month(
     [taken] = org.write(lambda scope: scope.take_deliveries(10**15, 1))
     org.write(lambda scope: scope.note_attempt(taken, {}, status="delivered", next_attempt_at_us=1))
     server.later_us = 31 * DAY_US
-    server.reap()
+    server.do_upkeep()
     kept, _ = org.read(lambda scope: scope.deliveries(made.id))
     assert [each.status for each in kept] == ["pending"]
 
@@ -187,12 +187,12 @@ def test_a_blob_that_no_row_speaks_of_is_removed_when_it_is_old(
         server.put(key, b"x")
     org.write(lambda scope: scope.delete_episode(gone.id))
     org.write(lambda scope: scope.forget_objects(scope.doomed_objects()))
-    server.reap()
+    server.do_upkeep()
     assert server.keys() == sorted([kept, *orphans]), "too young to be called an orphan"
     server.later_us = 2 * DAY_US
-    server.reap(find_orphans=False)
+    server.do_upkeep(find_orphans=False)
     assert server.keys() == sorted([kept, *orphans]), "nobody looked"
-    assert server.reap().orphans == 2
+    assert server.do_upkeep().orphans == 2
     assert server.keys() == [kept]
 
 
@@ -203,7 +203,7 @@ def test_what_could_not_be_removed_at_once_is_removed_later(
     server.put(episode.artifacts[0].object_key, b"x")
     org.write(lambda scope: scope.delete_episode(episode.id))
     assert server.keys() == [episode.artifacts[0].object_key]
-    assert server.reap(find_orphans=False).blobs >= 1
+    assert server.do_upkeep(find_orphans=False).blobs >= 1
     assert server.keys() == []
     assert org.read(lambda scope: scope.doomed_objects()) == []
 
@@ -222,10 +222,10 @@ def test_an_upload_in_parts_that_nobody_went_on_with_is_given_up(
         )
     )
     assert upload is not None
-    server.reap()
+    server.do_upkeep()
     assert org.read(lambda scope: scope.upload(upload.id)) is not None
     server.later_us = 2 * DAY_US
-    server.reap()
+    server.do_upkeep()
     assert org.read(lambda scope: scope.upload(upload.id)) is None
     assert org.read(lambda scope: scope.doomed_objects()) == []
 
@@ -236,10 +236,10 @@ def test_idempotency_keys_are_forgotten_after_a_season(server: Server, org: Orga
 
     first = create()
     server.later_us = 89 * DAY_US
-    server.reap()
+    server.do_upkeep()
     assert create().id == first.id
     server.later_us = 91 * DAY_US
-    server.reap()
+    server.do_upkeep()
     assert create().id != first.id
 
 
@@ -248,15 +248,15 @@ def test_of_two_processes_only_one_takes_the_trouble(
 ) -> None:
     turns: list[str] = []
 
-    async def counted(context: ServerContext, *, find_orphans: bool = False) -> Reaped:
+    async def counted(context: ServerContext, *, find_orphans: bool = False) -> UpkeepDone:
         turns.append("begun")
         await asyncio.sleep(0.2)
-        return Reaped()
+        return UpkeepDone()
 
-    monkeypatch.setattr("rollbook.server.episodes.upkeep.reap", counted)
+    monkeypatch.setattr("rollbook.server.episodes.upkeep.do_upkeep", counted)
 
     async def both(context: ServerContext) -> None:
-        tasks = [asyncio.create_task(keep_reaping(context)) for _ in range(2)]
+        tasks = [asyncio.create_task(keep_up(context)) for _ in range(2)]
         await asyncio.sleep(0.1)
         for task in tasks:
             task.cancel()

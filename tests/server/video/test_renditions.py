@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rollbook.server.episodes.artifacts import look_at
+from rollbook.server.episodes.artifacts import check_artifacts
 from rollbook.server.queries import ArtifactRow
 from rollbook.server.video.inspect_video import KEYFRAME_GAP_S, probe
 from rollbook.server.video.renditions import make_pending
@@ -296,7 +296,7 @@ def test_what_waits_is_made_and_kept_by_upkeep(
     assert make(server, org) == 0
     server.later_us = 2 * 86_400_000_000
     org.write(lambda scope: scope.finalize_episode(artifact.episode_id, {"status": "ready"}))
-    server.reap()
+    server.do_upkeep()
     assert server.keys() == sorted([artifact.object_key, artifact.rendition_key or ""])
 
 
@@ -306,7 +306,7 @@ def test_without_pyav_a_video_is_kept_and_marked_not_playable(
     monkeypatch.setattr("rollbook.server.episodes.artifacts.find_spec", lambda name: None)
     episode = recording(org, "video")
     server.put(episode.artifacts[0].object_key, Clip("mpeg4").write(tmp_path).read_bytes())
-    [finding] = server.run(lambda context: look_at(context, episode.artifacts, {}))
+    [finding] = server.run(lambda context: check_artifacts(context, episode.artifacts, {}))
     assert (finding.changes["status"], finding.changes["playable"]) == ("stored", False)
     assert "PyAV" in finding.changes["detail"]
     assert finding.changes["rendition"] is None

@@ -1,4 +1,4 @@
-"""The audit log, as admins read it; and what is noted there without anybody waiting for it."""
+"""The audit log: the route for admins, and helpers that write events."""
 
 from __future__ import annotations
 
@@ -55,12 +55,13 @@ def _whole(request: Request, name: str, otherwise: int) -> int:
 def note(
     scope: Scope, request: Request, caller: Caller, event: str, subject: str, **detail: object
 ) -> None:
-    """In the transaction that does it: what is done is in the log, and what is in the log was done."""
+    """Written in the transaction of the change, so the log and the data always agree."""
     scope.audit(event, actor=caller.name, subject=subject, detail=detail, ip=address_of(request))
 
 
 def note_failed_sign_in(context: ServerContext, user_id: str, ip: str) -> None:
-    """In every organisation of theirs, after the answer: it must not come later when there is such an account."""
+    """Notes a failed sign-in in every organisation of the user, after the response. The response must not take longer
+    when the account exists."""
     task = asyncio.get_running_loop().create_task(_note_failed_sign_in(context, user_id, ip))
     _under_way.add(task)
     task.add_done_callback(_under_way.discard)

@@ -17,8 +17,8 @@ _KEY_HEADERS = ("x-rollbook-key", "x-robotrace-key")
 
 
 async def caller_of(request: Request) -> Caller:
-    """Who asks, by key or by session. What follows goes through `context.read` or `context.write`, which confirm the
-    key in their own transaction: without one of them a key that was just revoked would pass."""
+    """The API key or the person that sends the request. The handler then uses `context.read` or `context.write`, which
+    check the key again in their own transaction. Without that a key that was just revoked would pass."""
     context = context_of(request)
     caller = await _caller_by_key(context, request)
     if caller is None:
@@ -31,7 +31,7 @@ async def caller_of(request: Request) -> Caller:
 
 
 async def _caller_by_key(context: ServerContext, request: Request) -> Caller | None:
-    """None when no key was sent. A key that was sent and is wrong is refused, whatever cookie came with it."""
+    """None when no key was sent. A wrong key is refused, even when a valid cookie came with it."""
     text = _sent_key(request)
     if text is None:
         return None
@@ -42,7 +42,7 @@ async def _caller_by_key(context: ServerContext, request: Request) -> Caller | N
     key = context.known_keys.get(key_id)
     same = matches(full, None if key is None else key.secret_hash)
     if not same:
-        # also for a key we remember: how long a refusal takes must not tell which keys there are
+        # also for a known key: the time of a refusal must not reveal which keys exist
         key = await context.db.read(
             Tenant(key_id=key_id), lambda connection: key_by_id(connection, key_id)
         )
@@ -62,7 +62,7 @@ def _sent_key(request: Request) -> str | None:
 
 
 def _note_use(context: ServerContext, key: KeyRow) -> None:
-    """Once a minute, and nobody waits for it."""
+    """Stores the time of the last use, once a minute and in the background."""
     now = context.clock()
     if not needs_touch(key, now):
         context.known_keys.remember(key)

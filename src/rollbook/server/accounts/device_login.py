@@ -1,7 +1,8 @@
-"""Device login: a command line starts it, a person approves it in the browser, and the command line gets a key.
+"""Device login: a command line starts a login, a person approves it in the browser, and the command line receives an
+API key.
 
-The key is made when it is fetched, so that it is never stored, and is given out once. Polls are never limited: a client
-that is told to wait gives up.
+The key is made when the command line fetches it. It is never stored and is given out once. Polls are not rate-limited,
+because the public client gives up when it is told to wait.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ from rollbook.server.queries import (
 LOGIN_LASTS_S = 600
 POLL_EVERY_S = 2
 _CODE_LETTERS = "BCDFGHJKMNPQRTVWXY34679"
-"""No two that look alike, and no vowels, so that no code is a word."""
+"""Letters and digits that cannot be confused, and no vowels, so that no code is a word."""
 _HALF_A_CODE = 4
 _PUBLIC_PREFIX = "rt"
-"""The public client logs in here too, and this is what it calls its keys."""
+"""The prefix of the keys that the public client creates."""
 _MOST_TRIES = 5
 _LONGEST_SHOWN = 200
 
@@ -136,14 +137,14 @@ def new_user_code() -> str:
 
 
 def _shown(text: str | None) -> str | None:
-    """Without letters that cannot be seen: some turn the text around them, and it would say something else."""
+    """Removes invisible characters, some of which reverse the direction of the text around them."""
     if text is None:
         return None
     return "".join(letter for letter in text if letter.isprintable())[:_LONGEST_SHOWN]
 
 
 async def poll_login(request: Request) -> Response:
-    """A code that is unknown and one that is too old are the same: rows that have expired are deleted."""
+    """An unknown code and an expired code get the same answer, because expired rows are deleted."""
     base_url, context = base_url_of(request), context_of(request)
     sent = await json_body(request, _POLL, BODY_LIMIT)
     code_hash = hash_of(sent.device_code)
@@ -170,7 +171,7 @@ async def poll_login(request: Request) -> Response:
 async def _deliver(
     request: Request, login: DeviceLoginRow, code_hash: str
 ) -> tuple[str, LoginPolled | None]:
-    """Of two who ask at once, one gets the key. Whoever approved has to belong to the organisation still."""
+    """When two requests arrive together, one gets the key. The person who approved must still be a member."""
     context = context_of(request)
     assert login.org_id is not None, "it was approved for an organisation"
     assert login.user_id is not None, "it was approved by someone"
@@ -204,7 +205,7 @@ async def _deliver(
 
 
 class _Consumed(Exception):
-    """Someone was faster; the key that was made goes back with the transaction."""
+    """Another request was faster. The new key is undone with the transaction."""
 
 
 def _polled(answer: LoginPolled) -> Response:
@@ -212,7 +213,7 @@ def _polled(answer: LoginPolled) -> Response:
 
 
 async def revoke_login(request: Request) -> Response:
-    """The key that asks revokes itself, whatever it may do otherwise."""
+    """The key that sends the request revokes itself; no role is needed."""
     context, caller = context_of(request), await caller_of(request)
     key_id = caller.key_id
     if key_id is None:
@@ -301,7 +302,7 @@ async def _decide(
 
 
 def normal_code(text: str) -> str:
-    """As it was shown, however it was typed."""
+    """The code in the form that was shown, however the person typed it."""
     letters = "".join(letter for letter in text.upper() if letter in _CODE_LETTERS)
     return f"{letters[:_HALF_A_CODE]}-{letters[_HALF_A_CODE:]}"
 

@@ -1,4 +1,4 @@
-"""Invitations: how someone new comes into an organisation: by a link that works once."""
+"""Invitations: a link, valid once, lets a new person join an organisation."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class InvitationPage(Page):
 async def invite_to(
     request: Request, caller: Caller, email: str, role: str
 ) -> tuple[InvitationRow, str]:
-    """The invitation, and the link to it."""
+    """The invitation and its link."""
     require(caller, "invite")
     require_power_over(caller, role)
     base_url, context, token = base_url_of(request), context_of(request), secrets.token_urlsafe(32)
@@ -138,7 +138,7 @@ def _invalid_invitation() -> Problem:
 
 
 async def accept(request: Request, token: str, password: str, name: str | None) -> Begun:
-    """The address is given: whoever has an account with it shows that by its password, anyone else chooses one."""
+    """The e-mail address is fixed. A person with an account signs in with its password; a new person sets one."""
     context, invitation = context_of(request), await open_invitation(request, token)
     known = await _account_of(request, invitation.email)
     password_hash = None

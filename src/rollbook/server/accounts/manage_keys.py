@@ -1,6 +1,6 @@
-"""API keys over HTTP: make one, list them, revoke one; and the page where people do that.
+"""API keys over HTTP: create, list and revoke them, and the page for people.
 
-A key belongs to whoever made it. One made with another key belongs to the person that one belongs to.
+A key belongs to the person who made it. A key made with another key belongs to the owner of that key.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def add_key(
     label: str | None,
     created_by: str | None,
 ) -> tuple[str, KeyRow]:
-    """The key itself and its row, in the transaction of whoever asks."""
+    """The key and its row, made in the caller's transaction."""
     live = [each for each in list(scope.keys()) if each.revoked_at_us is None]
     if len(live) >= MOST_LIVE_KEYS:
         text = f"this organisation has {MOST_LIVE_KEYS} keys; revoke those that nobody uses"
@@ -105,7 +105,7 @@ async def make_key(
 
 
 async def drop_key(request: Request, caller: Caller, key_id: str) -> KeyRow:
-    """From the next request on it is worth nothing. Again is no mistake."""
+    """The key stops working with the next request. Revoking again is not an error."""
     require(caller, "keep_own_keys")
 
     def drop(scope: Scope) -> KeyRow:
@@ -129,7 +129,7 @@ def revoke(scope: Scope, request: Request, caller: Caller, key: KeyRow) -> KeyRo
 
 
 async def _written(request: Request, caller: Caller, work: Callable[[Scope], T]) -> T:
-    """A person who may only look still keeps keys that only look; a key is confirmed again as it is used."""
+    """A person with a read-only role may still keep read-only keys. A key is checked again whenever it is used."""
     context = context_of(request)
     if caller.key_id is None:
         return await context.write_for(caller.org_id, work)
@@ -211,7 +211,7 @@ async def keys_page(request: Request) -> Response:
 
 
 async def create_key_by_form(request: Request) -> Response:
-    """The page is the answer itself: a redirect would have to carry the key along."""
+    """The page itself shows the key: a redirect would have to carry it."""
     session, sent = await signed_in_form(request)
     label, role = sent.get("label", "").strip() or None, sent.get("role", "viewer")
     if role not in PREFIX_OF_ROLE:

@@ -1,4 +1,4 @@
-"""Members: who belongs to an organisation, and as what."""
+"""Members: who belongs to an organisation, and with which role."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def change_role_of(
 async def remove_member_of(
     request: Request, caller: Caller, user_id: str, *, keep_keys: bool
 ) -> list[str]:
-    """Their sessions end, and their keys too unless a robot is to go on with them. Anyone may leave."""
+    """Ends the member's sessions, and revokes their keys unless `keep_keys` is set. Every member may leave."""
     if caller.key_id is not None or caller.user_id != user_id:
         require(caller, "remove_members")
 
@@ -118,7 +118,7 @@ async def remove_member_of(
         )
         return revoked
 
-    # a viewer may leave as well
+    # a viewer may leave too
     return await context_of(request).write_for(caller.org_id, remove)
 
 
@@ -132,7 +132,7 @@ def _member(scope: Scope, user_id: str) -> MemberRow:
 def _revoke_keys_of(
     scope: Scope, request: Request, caller: Caller, user_id: str, *, only_full: bool = False
 ) -> list[str]:
-    """Who may do less must not keep a key that may do more."""
+    """Revokes keys that may do more than the member's new role."""
     keys = scope.keys()
     revoked = [
         key.key_id

@@ -1,7 +1,7 @@
-"""Pages: HTML for people, drawn on the server. No script, nothing from elsewhere, every value escaped.
+"""Pages: HTML rendered on the server, without scripts and without resources from other hosts. Every value is escaped.
 
-A page is a dataclass; its template sees its fields and nothing else. An error on a page is a page with the same text
-that the API would give.
+A page is a dataclass, and its template sees only the fields of that dataclass. An error on a page shows the text that
+the API would give.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Fields: TypeAlias = "dict[str, str]"
 
 CSRF_FIELD = "csrf_token"
 HOME = "/keys"
-"""Where one lands after signing in, unless one was on the way to somewhere."""
+"""The page after sign-in, unless the person was on the way to another page."""
 _TEMPLATES = Path(__file__).with_name("templates")
 _FORM_LIMIT = 16 << 10
 _MOST_FIELDS = 20
@@ -50,7 +50,7 @@ _HEADERS = {
     ),
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
-    # a browser that is told to send no referrer at all sends no Origin either
+    # a browser that sends no referrer at all sends no Origin either
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -62,9 +62,9 @@ class Page:
     template: ClassVar[str]
     title: ClassVar[str]
     session: Session | None = None
-    """Of whoever looks at it."""
+    """The e-mail address of the person who is signed in."""
     problem: str | None = None
-    """What went wrong with the form they just sent."""
+    """The error of the form that was just sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ async def style(_request: Request) -> Response:
 
 
 class SignInFirst(Exception):
-    """Whoever asked for a page is not signed in; they come back to it once they are."""
+    """The person is not signed in. After sign-in they return to the page they asked for."""
 
     def __init__(self, request: Request) -> None:
         super().__init__("sign in first")
@@ -131,7 +131,7 @@ class SignInFirst(Exception):
 
 
 def page_route(method: str, path: str, handler: Handler) -> LeanRoute:
-    """A route whose errors are pages, and that is not part of the API."""
+    """A route whose errors are pages. It is not part of the API document."""
 
     async def page(request: Request) -> Response:
         try:
@@ -150,15 +150,15 @@ def problem_page(problem: Problem) -> Response:
 
 
 def redirect(path: str) -> Response:
-    """After a form: the browser asks again with GET."""
+    """Answers a form: the browser then loads the page with GET."""
     return RedirectResponse(path, 303, headers={"Cache-Control": "no-store"})
 
 
 def local_path(path: str | None) -> str:
-    """A path on this server, or home: nobody is sent elsewhere by a link that begins with our name."""
+    """A path on this server, or the home page. A link must not lead to another host."""
     if path is None or not path.startswith("/") or len(path) > _LONGEST_PATH:
         return HOME
-    # browsers read a backslash as a slash, and leave out tabs and line ends before they look
+    # browsers read a backslash as a slash, and drop tabs and line ends first
     if path.startswith(("//", "/\\")) or not path.isascii() or not path.isprintable():
         return HOME
     parts = urlsplit(path)
@@ -176,7 +176,7 @@ async def page_session(request: Request) -> Session:
 
 
 async def form_fields(request: Request) -> Fields:
-    """Of a form on one of our pages: it says where it was sent from."""
+    """The fields of a form that was sent from one of our pages."""
     refuse_other_origins(request, required=True)
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/x-www-form-urlencoded":
@@ -212,7 +212,7 @@ async def _form_bytes(request: Request) -> bytes:
 
 
 async def signed_in_form(request: Request) -> tuple[Session, Fields]:
-    """A change by someone who is signed in, with the token that was in the form."""
+    """A change by a signed-in person, with the token that was in the form."""
     sent = await form_fields(request)
     session = await page_session(request)
     refuse_wrong_token(session, sent.get(CSRF_FIELD, ""))

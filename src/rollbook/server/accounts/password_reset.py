@@ -1,4 +1,4 @@
-"""A forgotten password: whoever runs the server takes it away and hands over a link to sign in and set a new one."""
+"""A forgotten password: the operator removes it and hands over a link to sign in and set a new one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RESET_LINK_LASTS_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class PasswordReset:
-    """`sign_in_token` is nowhere else: the database keeps its hash."""
+    """`sign_in_token` is only here: the database stores its hash."""
 
     user_id: str
     email: str
@@ -35,8 +35,8 @@ class PasswordReset:
 
 
 def reset_password(db: Database, email: str) -> PasswordReset:
-    """The old password, every session and every other link of theirs end with it. API keys stay: they belong to the
-    organisation. Every organisation of theirs finds it in its audit log."""
+    """Removes the password, and ends every session and every other sign-in link of the user. API keys stay, because
+    they belong to the organisation. The audit log of each of the user's organisations records the reset."""
     user = db.read_now(NOBODY, lambda connection: user_by_email(connection, email))
     if user is None:
         message = (
@@ -62,7 +62,7 @@ def reset_password(db: Database, email: str) -> PasswordReset:
         withdraw_sign_in_links(connection, user.id)
         create_sign_in_link(connection, hash_of(token), user.id, expires_at_us=expires_at_us)
 
-    # a transaction sees one organisation; the last one does it, so that what is done is in every log
+    # a transaction sees one organisation; the last one makes the change, so that every log has it
     *others, last = [each.org_id for each in theirs]
     for org_id in others:
         db.write_now(Tenant(org_id=org_id), partial(note, org_id=org_id))

@@ -1,6 +1,5 @@
-"""Passwords: hashed with argon2id, two at a time, in threads of their own. A hash is slow on purpose and takes memory;
-a crowd that signs in at once waits in line, and one that is too long is turned away.
-"""
+"""Passwords: hashed with argon2id, two at a time, in threads of their own. A hash is slow and takes memory on purpose.
+People who sign in together wait in a queue; when the queue is too long, they are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ _waiting = 0
 
 
 def checked_password(password: str, email: str) -> str:
-    """One that may be set. Length is what makes it hard to guess; which letters it is made of is nobody's business."""
+    """A password that may be set. Only its length is checked, because length makes it hard to guess."""
     if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
         text = f"password: expected {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters; a few words make a good one"
         raise Problem(400, "weak_password", text)
@@ -44,7 +43,7 @@ async def hashed(password: str) -> str:
 
 
 async def is_password(password: str, stored: str | None) -> bool:
-    """Takes as long without a stored hash as with one: whether an account exists cannot be told by the clock."""
+    """Takes the same time without a stored hash, so that nobody can find out whether an account exists."""
     return await _in_line(lambda: _compare(password, stored))
 
 
@@ -64,12 +63,13 @@ def _compare(password: str, stored: str | None) -> bool:
 def _hasher() -> PasswordHasher:
     from argon2 import PasswordHasher
 
-    # OWASP's smallest: 19 MiB and two passes, so that two at once fit beside a server that is to stay small
+    # the smallest OWASP setting: 19 MiB and two passes, so that two at once fit into a small server
     return PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
 
 def _as_bytes(password: str) -> bytes:
-    """However a keyboard composes its letters. What is too long to be a password is cut: hashing it is no work."""
+    """The password in one Unicode form, however the keyboard composed its letters. A text too long to be a password is
+    cut."""
     return unicodedata.normalize("NFKC", password[:LONGEST_PASSWORD]).encode(
         "utf-8", "surrogatepass"
     )

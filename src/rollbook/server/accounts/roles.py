@@ -1,6 +1,6 @@
 """Roles: who may do what in an organisation, in one table.
 
-A key speaks for a machine: it records and reads, and keeps the keys of whoever made it. People are managed by people.
+A key acts for a machine: it records, reads, and manages the keys of its owner. Only people manage people.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PEOPLE_MAY: Mapping[Action, tuple[str, ...]] = MappingProxyType(
         "manage_webhooks": _ADMINS,
     }
 )
-"""A viewer's keys only read."""
+"""The keys of a viewer are read-only."""
 
 KEYS_MAY: Mapping[Action, tuple[str, ...]] = MappingProxyType(
     {
@@ -83,12 +83,12 @@ def require(caller: Caller, action: Action) -> None:
 
 
 def require_power_over(caller: Caller, *roles: str) -> None:
-    """Only owners make, change or remove owners."""
+    """Only owners may add, change or remove owners."""
     if caller.role != "owner" and "owner" in roles:
         text = "only an owner may do this to an owner, or make someone one; ask an owner of your organisation"
         raise Problem(403, "forbidden", text)
 
 
 def key_role(role: str) -> str:
-    """The most that a key made by someone of this role may do."""
+    """The greatest role of a key made by a person with this role."""
     return "viewer" if role == "viewer" else "member"

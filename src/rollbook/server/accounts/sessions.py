@@ -1,7 +1,8 @@
-"""Sessions: who is signed in, by an opaque cookie. The database keeps its hash, so that a copy of it signs in nobody.
+"""Sessions: an opaque cookie says who is signed in. The database stores only its hash, so a copy of the database signs
+in nobody.
 
-A change by cookie takes two more things that another site cannot send along: our own Origin, and a token that only our
-pages have been given.
+A change by cookie needs two more things that another site cannot send: our own Origin, and a token that only our pages
+receive.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ class Session:
 @dataclass(frozen=True, slots=True)
 class NewSession:
     token: str
-    """For the cookie; nowhere else."""
+    """The text of the cookie. It is stored nowhere else."""
     csrf_token: str
     expires_at_us: int
 
 
 async def session_of(request: Request) -> Session | None:
-    """None without a cookie, after it has expired, and as soon as the user is not a member any more."""
+    """None without a cookie, after the session expired, and when the user is not a member any more."""
     token = request.cookies.get(cookie_name(request))
     if token is None or len(token) > _LONGEST_TOKEN:
         return None
@@ -98,7 +99,7 @@ async def session_caller(request: Request) -> Caller | None:
 def add_session(
     connection: sa.Connection, context: ServerContext, user_id: str, org_id: str
 ) -> NewSession:
-    """In a transaction of the organisation. A session always has a new token: one that was planted is worth nothing."""
+    """Runs in a transaction of the organisation. A session always gets a new token, so a planted cookie is useless."""
     made = NewSession(
         token=secrets.token_urlsafe(32),
         csrf_token=secrets.token_urlsafe(32),
@@ -145,7 +146,7 @@ def clear_cookie(request: Request, response: Response) -> None:
 
 
 def cookie_name(request: Request) -> str:
-    """Over https a browser takes the longer name from this very host only, not from a neighbour in its domain."""
+    """Over https a browser accepts the longer name only from this host, not from another host of the domain."""
     return f"__Host-{SESSION_COOKIE}" if is_https(request) else SESSION_COOKIE
 
 
@@ -158,7 +159,8 @@ def is_https(request: Request) -> bool:
 
 
 def refuse_other_origins(request: Request, *, required: bool) -> None:
-    """`required`: where a browser always says where a request was made. Programs do not, and carry no cookies."""
+    """`required`: refuse a request without Origin. Browsers always send one here; programs do not, but they have no
+    cookies."""
     origin = request.headers.get("origin")
     if origin is None and not required:
         return
@@ -169,7 +171,7 @@ def refuse_other_origins(request: Request, *, required: bool) -> None:
 
 
 def own_origin(request: Request) -> str:
-    """As browsers write it: small letters, and no port where it is the usual one."""
+    """The origin as browsers write it: lower case, and without the default port."""
     parts = urlsplit(base_url_of(request).lower())
     return f"{parts.scheme}://{parts.netloc.removesuffix(_DEFAULT_PORTS[parts.scheme])}"
 

@@ -1,7 +1,5 @@
-"""Accounts: signing in by password or by a link that works once, signing out, a new password, who one is.
-
-JSON under /api, and the same as forms for people.
-"""
+"""Sign-in: by password or by a link that works once; also sign-out, a new password, and who is signed in. JSON under
+/api, and the same as forms for people."""
 
 from __future__ import annotations
 
@@ -92,7 +90,7 @@ class PasswordPage(Page):
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Someone is signed in; `new.token` has to reach their browser."""
+    """A person is signed in; `new.token` must reach their browser."""
 
     new: NewSession
     user: UserRow
@@ -109,7 +107,7 @@ class Begun:
 
 
 async def user_by_password(request: Request, email: str, password: str) -> UserRow:
-    """One refusal for every cause, and in the same time."""
+    """Every cause gets the same refusal, and takes the same time."""
     context = context_of(request)
     context_of(request).attempts.spend("sign in", network_of(request), email.strip().lower())
     user = await context.db.read(NOBODY, lambda connection: user_by_email(connection, email))
@@ -125,7 +123,7 @@ async def user_by_password(request: Request, email: str, password: str) -> UserR
 
 
 async def user_by_link(request: Request, token: str) -> UserRow:
-    """The link is spent, whatever comes after."""
+    """The link is used up, whatever happens next."""
     context = context_of(request)
     context_of(request).attempts.spend("sign in", network_of(request))
     user = await context.db.write(
@@ -141,7 +139,7 @@ async def user_by_link(request: Request, token: str) -> UserRow:
 
 
 async def begin(request: Request, user: UserRow, how: str, org_id: str | None = None) -> Begun:
-    """A session in that organisation, or in the one the user joined first. The one the browser had before ends."""
+    """A session in the given organisation, or in the one the user joined first. The browser's earlier session ends."""
     context = context_of(request)
     memberships = await memberships_of(request, user.id)
     chosen = [each for each in memberships if org_id in (None, each.org_id)]
@@ -173,7 +171,7 @@ async def memberships_of(request: Request, user_id: str) -> list[MembershipRow]:
 async def change_password_of(
     request: Request, session: Session, current: str | None, new: str
 ) -> Begun:
-    """Every session of theirs ends, and this browser gets a new one."""
+    """Ends every session of the user, and gives this browser a new one."""
     context, user = context_of(request), await user_of(request, session)
     if user.password_hash is not None:
         context_of(request).attempts.spend("change a password", user.id)
@@ -265,7 +263,7 @@ def _who(scope: Scope, caller: Caller) -> WhoAmI:
 
 
 async def _changing_session(request: Request) -> Session:
-    """Of a person, by cookie; a key signs nobody out."""
+    """Ends the session of a person who is signed in by cookie. A key cannot do this."""
     caller = await caller_of(request)
     session = await session_of(request) if caller.key_id is None else None
     if session is None:
@@ -288,7 +286,7 @@ def _person(user: UserRow) -> PersonAnswer:
 
 
 async def sign_in_page(request: Request) -> Response:
-    """A link is spent by the button on this page, not by opening it: programs that look into mail open links too."""
+    """The button on this page uses the link up; opening it does not, because mail scanners open links too."""
     asked = request.query_params
     token, next_path = asked.get("token"), local_path(asked.get("next"))
     session = await session_of(request)

@@ -1,7 +1,7 @@
-"""Files below a root that no name and no symbolic link can leave.
+"""Files below a root folder that no name and no symbolic link can leave.
 
-Every step of a path is opened relative to the folder before it and must not be a link, so what is checked is what is
-used: a link that somebody plants between the two changes nothing.
+Every step of a path is opened relative to the folder before it and must not be a link. What is checked is what is used,
+so a link that is planted in between changes nothing.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""A pipe somebody put there must not make us wait; it is refused once it is open."""
+"""Opening a pipe must not block; it is refused after it is open."""
 _NOT_OURS = (errno.ELOOP, errno.ENOTDIR)
 
 
-class Rooted:
-    """Paths are given as their parts, which are plain names: whoever calls has checked them."""
+class ConfinedFiles:
+    """Paths are given as tuples of plain names. The caller has checked them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     @contextmanager
     def folder(self, names: Sequence[str], *, create: bool = False) -> Iterator[int]:
-        """A descriptor of the folder while the block lasts. FileNotFoundError when there is none, or a link."""
+        """A descriptor of the folder while the block runs. FileNotFoundError when there is no folder, or a link."""
         descriptor = self._open_root()
         try:
             for name in names:
@@ -40,7 +40,7 @@ class Rooted:
             os.close(descriptor)
 
     def _open_root(self) -> int:
-        """The root itself may be a link: whoever runs the server put it there. That it is gone is no answer."""
+        """The root itself may be a link, because the operator put it there. A missing root is an error."""
         try:
             return os.open(self.root, _FOLDER & ~os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -56,7 +56,7 @@ class Rooted:
         return file
 
     def stat(self, names: Sequence[str]) -> os.stat_result:
-        """Of a plain file; FileNotFoundError for anything else."""
+        """The status of a plain file; FileNotFoundError for anything else."""
         with self.folder(names[:-1]) as folder:
             found = os.stat(names[-1], dir_fd=folder, follow_symlinks=False)
         if not stat.S_ISREG(found.st_mode):
@@ -64,7 +64,7 @@ class Rooted:
         return found
 
     def remove(self, names: Sequence[str]) -> None:
-        """The name, and the folders it leaves empty. Nothing happens when it is not there."""
+        """Removes the name, and the folders that this leaves empty. Does nothing when the name does not exist."""
         try:
             with self.folder(names[:-1]) as folder:
                 os.unlink(names[-1], dir_fd=folder)
@@ -76,10 +76,10 @@ class Rooted:
                 with self.folder(names[: depth - 1]) as above:
                     os.rmdir(names[depth - 1], dir_fd=above)
             except OSError:
-                return  # not empty, or gone already
+                return  # not empty, or already removed
 
     def entries(self, names: Sequence[str]) -> list[tuple[str, os.stat_result]]:
-        """What lies in a folder: names and what they are, links as links. Nothing when there is no such folder."""
+        """The names in a folder and their kinds, without following links. Empty when there is no such folder."""
         found = []
         try:
             with self.folder(names) as folder:
@@ -87,7 +87,7 @@ class Rooted:
                     try:
                         found.append((name, os.stat(name, dir_fd=folder, follow_symlinks=False)))
                     except FileNotFoundError:
-                        continue  # removed while we look
+                        continue  # removed during the scan
         except FileNotFoundError:
             return []
         return found
@@ -103,7 +103,7 @@ def _step_into(folder: int, name: str, create: bool) -> int:
     try:
         os.mkdir(name, dir_fd=folder)
     except FileExistsError:
-        pass  # made meanwhile, or not a folder, which the next line says
+        pass  # made by another thread, or not a folder; the next line finds out
     else:
         os.fsync(folder)
     return os.open(name, _FOLDER, dir_fd=folder)

@@ -1,4 +1,5 @@
-"""A blob as a file: one that is still coming in, and one that is being read. Threads do the work, one batch behind."""
+"""A blob as a file: one that is being received, and one that is being read. Threads do the work, one batch behind the
+network."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbook.errors import BlobStoreUnavailable
-from rollbook.server.blobs.confined_files import Rooted
+from rollbook.server.blobs.confined_files import ConfinedFiles
 from rollbook.server.blobs.interface import BlobInfo
 
 _CHUNK = 1 << 21
@@ -29,10 +30,8 @@ _NO_KERNEL_COPY = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 class Incoming:
-    """A file without its final name yet.
-
-    Whoever waited for a write or a rename may be gone while it still goes on, so `busy` keeps the clean-up behind it.
-    """
+    """A file without its final name. A write or a rename may still run after its waiter was cancelled, so `busy` delays
+    the clean-up until it ends."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / secrets.token_hex(16)
@@ -50,7 +49,7 @@ class Incoming:
     def write(self, data: bytes) -> None:
         with self.busy, disk_errors():
             rest = memoryview(data)
-            while rest:  # more than once after a signal, or on a disk that is nearly full
+            while rest:  # more than one write after a signal, or on a disk that is nearly full
                 rest = rest[self._file.write(rest) :]
             self.size += len(data)
             self._flush_early()
@@ -60,19 +59,19 @@ class Incoming:
         self.hash(data)
 
     def hash(self, data: bytes) -> None:
-        """Apart from writing, so that two threads can do it at the same time."""
+        """Separate from writing, so that two threads can work at the same time."""
         self._digest.update(data)
 
     def _flush_early(self) -> None:
-        """Tells the system to begin with what is there, so that the sync at the end finds little left to do."""
+        """Tells the system to start writing, so that the sync at the end has little left to do."""
         ready = self.size - self._flushed
         if ready >= _FLUSHED_AT_ONCE:
-            # advice that starts the writing without waiting for its end; pages on their way to disk stay in memory
+            # starts the write without waiting for it; the pages stay in memory
             os.posix_fadvise(self._file.fileno(), self._flushed, ready, os.POSIX_FADV_DONTNEED)
             self._flushed = self.size
 
     def append(self, part: FileIO) -> None:
-        """A whole file, copied by the kernel where it can. It is not hashed on the way."""
+        """Copies a whole file, in the kernel where possible, without hashing it."""
         left = os.fstat(part.fileno()).st_size
         try:
             while left > 0:
@@ -93,7 +92,7 @@ class Incoming:
         return self._digest.hexdigest()
 
     def discard(self) -> None:
-        """The file, unless it got its final name."""
+        """Removes the file, unless it has its final name."""
         with self.busy:
             self._file.close()
             self.path.unlink(missing_ok=True)
@@ -101,27 +100,27 @@ class Incoming:
 
 def renamed(
     incoming: Incoming,
-    rooted: Rooted,
+    rooted: ConfinedFiles,
     place: Sequence[str],
     *,
     create: bool = False,
     replace: bool = True,
 ) -> str:
-    """On disk before it has its name, and its name on disk before anybody is told. Returns the etag."""
+    """Syncs the file before it gets its name, and the name before anybody is told. Returns the etag."""
     with incoming.busy:
         what = incoming.sync()
         with rooted.folder(place[:-1], create=create) as folder:
             if replace:
                 os.replace(incoming.path, place[-1], dst_dir_fd=folder)
             else:
-                os.link(incoming.path, place[-1], dst_dir_fd=folder)  # refuses a name that is taken
+                os.link(incoming.path, place[-1], dst_dir_fd=folder)  # fails when the name is taken
             os.fsync(folder)
     return etag_of(what)
 
 
 @dataclass(frozen=True)
 class OpenBlob:
-    """A blob that stays what it is, whatever is put in its place while it is read."""
+    """An open blob. It keeps its bytes, whatever is stored under the key meanwhile."""
 
     info: BlobInfo
     file: FileIO
@@ -129,7 +128,7 @@ class OpenBlob:
     _busy: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     async def chunks(self, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """Closes the blob when it ends. One chunk is read ahead."""
+        """Closes the blob at the end. One chunk is read ahead."""
         stop = self.info.size if end is None else min(end, self.info.size)
         try:
             ahead = self._asked(start, stop)
@@ -148,7 +147,7 @@ class OpenBlob:
         soon(self.pool, self._closed)
 
     def _closed(self) -> None:
-        with self._busy:  # a descriptor must not be closed in the hands of whoever reads
+        with self._busy:  # a descriptor must not be closed while a thread reads it
             self.file.close()
 
     def _asked(self, start: int, stop: int) -> asyncio.Future[bytes]:
@@ -166,12 +165,12 @@ def info_of(key: str, what: os.stat_result) -> BlobInfo:
 
 
 def etag_of(what: os.stat_result) -> str:
-    """A blob is a new file whenever it is put, so this changes with the bytes and costs no reading."""
+    """Every put makes a new file, so this changes with the bytes and needs no reading."""
     return f"{what.st_ino:x}-{what.st_mtime_ns:x}-{what.st_size:x}"
 
 
 def soon(pool: ThreadPoolExecutor, work: Callable[[], object]) -> None:
-    """Nobody waits for it, so it also happens in a task that is being cancelled."""
+    """Does not wait, so it also works in a task that is being cancelled."""
     try:
         pool.submit(work)
     except RuntimeError:  # the store was closed meanwhile
@@ -179,14 +178,14 @@ def soon(pool: ThreadPoolExecutor, work: Callable[[], object]) -> None:
 
 
 def heard(future: asyncio.Future[Any]) -> None:
-    """For a future nobody may come to wait for: what went wrong has no one to tell."""
+    """For a future that nobody waits for: nobody can be told about its error."""
     if not future.cancelled():
         future.exception()
 
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """What a disk says, in our words. That a name is there, or is not, is an answer and passes."""
+    """Turns errors of the disk into our errors. "Exists" and "does not exist" pass through: they are answers."""
     try:
         yield
     except (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError):

@@ -21,7 +21,7 @@ _SEGMENT = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"
 KEY = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,11}}")
 _PREFIX = re.compile(rf"(?:{_SEGMENT}/){{0,11}}(?:{_SEGMENT})?")
 _LAST_PART = 10_000
-"""What S3 allows."""
+"""The limit of S3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class BlobInfo:
     key: str
     size: int
     etag: str
-    """Another one whenever the bytes were written again. Without quotes."""
+    """Changes whenever the bytes are written again. Without quotes."""
     modified_at_us: int
 
 
@@ -37,7 +37,7 @@ class BlobInfo:
 class PutResult:
     size: int
     sha256: str
-    """Of the bytes as they passed through."""
+    """The digest of the bytes as they passed through."""
     etag: str
 
 
@@ -66,31 +66,27 @@ class BlobStore(Protocol):
         most: int | None = None,
         replace: bool = True,
     ) -> PutResult:
-        """Streams to a name that appears when all is there. More than `most` bytes: BlobTooLarge, nothing is kept.
-
-        `replace=False` refuses an existing blob with BlobExists, even one that appeared meanwhile.
-        """
+        """Streams to a name that appears when all bytes are there. More than `most` bytes: BlobTooLarge, and nothing is
+        kept. `replace=False` refuses an existing blob with BlobExists, even one that appeared during the upload."""
         ...
 
     async def read(self, key: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """Bytes from `start` up to, not including, `end`; what lies beyond the blob is left out.
-
-        BlobNotFound is raised here, before the first chunk.
-        """
+        """Bytes from `start` up to, not including, `end`; the range is cut at the end of the blob. BlobNotFound is
+        raised here, before the first chunk."""
         ...
 
     async def head(self, key: str) -> BlobInfo | None: ...
 
     async def sha256(self, key: str) -> str:
-        """Of what is stored now: every byte is read."""
+        """The digest of the stored bytes: every byte is read."""
         ...
 
     def as_file(self, key: str) -> AbstractAsyncContextManager[Path]:
-        """A file to read while the block lasts: the blob itself, or a copy fetched from S3."""
+        """A file to read while the block runs: the blob itself, or a copy fetched from S3."""
         ...
 
     async def delete(self, key: str) -> None:
-        """Deleting what is not there is fine."""
+        """Deletes the blob. A missing blob is not an error."""
         ...
 
     def list(self, prefix: str) -> AsyncIterator[BlobInfo]:
@@ -100,7 +96,7 @@ class BlobStore(Protocol):
     async def presign_put(
         self, key: str, *, content_type: str, ttl_s: int, base_url: str, most: int | None = None
     ) -> str:
-        """A URL that takes one kind of content. `most` is enforced by local blobs; S3 cannot: look at `head` after."""
+        """A URL that accepts one content type. Local blobs enforce `most`; S3 cannot, so check `head` afterwards."""
         ...
 
     async def presign_get(
@@ -112,11 +108,11 @@ class BlobStore(Protocol):
         content_type: str,
         filename: str | None = None,
     ) -> str:
-        """A URL that answers GET, HEAD and Range. With a `filename` browsers save it, without they show it."""
+        """A URL for GET, HEAD and Range. With a `filename` browsers save the file, without one they show it."""
         ...
 
     async def start_multipart(self, key: str, *, content_type: str) -> str:
-        """The id of a new upload in parts."""
+        """Starts an upload in parts and returns its id."""
         ...
 
     async def presign_part(
@@ -131,30 +127,30 @@ class BlobStore(Protocol):
     ) -> str: ...
 
     async def parts(self, key: str, upload: str) -> Parts:
-        """What has arrived so far, in order: whoever resumes sends the others."""
+        """The parts that have arrived, in order. A client that resumes sends the others."""
         ...
 
     async def complete_multipart(self, key: str, upload: str, parts: Parts) -> BlobInfo:
-        """Makes one blob of exactly these parts. PartsMismatch when one is missing or is not what arrived."""
+        """Makes one blob of exactly these parts. PartsMismatch when a part is missing or differs from what arrived."""
         ...
 
     async def abort_multipart(self, key: str, upload: str) -> None:
-        """Aborting what is not there is fine."""
+        """Aborts the upload. A missing upload is not an error."""
         ...
 
     async def sweep(self, *, older_than_s: float) -> int:
-        """Removes what killed or forgotten uploads left behind; how many."""
+        """Removes the remains of killed or forgotten uploads; returns how many."""
         ...
 
     async def check(self) -> None:
-        """Is it ready for work? BlobStoreUnavailable says what is wrong and what to do."""
+        """Raises BlobStoreUnavailable when the store is not ready, and says what to do."""
         ...
 
     async def close(self) -> None: ...
 
 
 def check_key(key: str) -> str:
-    """Letters, digits, dots, dashes and underlines between slashes, and no part that begins with a dot."""
+    """Letters, digits, '.', '-' and '_' between slashes; no segment begins with a dot."""
     if not KEY.fullmatch(key):
         raise InvalidBlobKey(
             detail=f"{key[:100]!r} is not an object key; letters, digits, '.', '_' and '-' between single slashes are"
@@ -185,7 +181,7 @@ def check_part_number(number: int) -> int:
 
 
 def content_disposition(filename: str | None) -> str:
-    """With a name, a browser saves the file under it: RFC 6266, in plain ASCII and in UTF-8."""
+    """With a filename a browser saves the file under it: RFC 6266, in plain ASCII and in UTF-8."""
     if filename is None:
         return "inline"
     plain = re.sub(r"[^A-Za-z0-9 ._-]", "_", filename)

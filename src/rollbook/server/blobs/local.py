@@ -1,7 +1,7 @@
-"""Blobs as files below one folder: `objects/<key>`, and beside it what is still on its way.
+"""Blobs as files below one folder: `objects/<key>`, and `incoming/` beside it for uploads that are under way.
 
-A blob is written under a name of its own in `incoming/`, synced, and renamed into place, so that a reader or a crash
-never meets half of one. Writing and hashing happen in threads, a batch behind the network.
+A blob is written under a temporary name in `incoming/`, synced, and renamed into place, so neither a reader nor a crash
+ever sees half of one. Writing and hashing happen in threads, a batch behind the network.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rollbook.errors import (
     PartsMismatch,
     UploadNotFound,
 )
-from rollbook.server.blobs.confined_files import Rooted
+from rollbook.server.blobs.confined_files import ConfinedFiles
 from rollbook.server.blobs.files import (
     Incoming,
     OpenBlob,
@@ -62,10 +62,10 @@ Writing: TypeAlias = "asyncio.Future[list[None]]"
 
 _BATCH = 1 << 20
 _MOST_CHUNKS = 512
-"""A sender of single bytes is not to fill the memory with their headers."""
+"""Limits the number of pieces, so that a sender of single bytes cannot fill the memory with their headers."""
 _APART = 1 << 18
-"""Less than this is hashed sooner than a second thread has begun."""
-"""Bytes gathered before a thread is asked to write them."""
+"""Below this size hashing is faster than starting a second thread."""
+"""Bytes that are gathered before a thread writes them."""
 _LISTED_AT_ONCE = 500
 _UPLOAD = re.compile(r"[0-9a-f]{32}")
 _PART = re.compile(r"[0-9]{5}")
@@ -81,8 +81,8 @@ class LocalBlobs:
         self.root = root
         self.signer = UrlSigner(secret, clock)
         self._clock = clock
-        self.objects = Rooted(root / "objects")
-        self._uploads = Rooted(root / "uploads")
+        self.objects = ConfinedFiles(root / "objects")
+        self._uploads = ConfinedFiles(root / "uploads")
         self._incoming = root / "incoming"
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
         for folder in (self.objects.root, self._uploads.root, self._incoming):
@@ -107,7 +107,7 @@ class LocalBlobs:
         return await self._received(key, chunks, most, publish)
 
     async def open(self, key: str) -> OpenBlob:
-        """For whoever needs to know what it is and read it, without the two drifting apart."""
+        """Opens a blob once, for callers that need its properties and its bytes to agree."""
         file = await self._run(self._opened, key)
         return OpenBlob(info_of(key, os.fstat(file.fileno())), file, self._pool)
 
@@ -145,7 +145,7 @@ class LocalBlobs:
                 yield each
 
     def _walk(self, names: tuple[str, ...], prefix: str) -> Iterator[BlobInfo]:
-        """In order of whole keys, in which a folder sorts as its name with a slash."""
+        """Sorted by whole keys; a folder sorts as its name with a slash."""
         found = []
         for name, what in self.objects.entries(names):
             is_folder = stat.S_ISDIR(what.st_mode)
@@ -225,7 +225,7 @@ class LocalBlobs:
         *,
         most: int | None = None,
     ) -> PutResult:
-        """A part that is sent again takes the place of the first one."""
+        """A part that is sent again replaces the first one."""
         name = _part_name(check_part_number(number))
         await self._run(self._check_upload, key, upload)
 
@@ -253,7 +253,7 @@ class LocalBlobs:
         await self._run(abort)
 
     def _check_upload(self, key: str, upload: str) -> None:
-        """An upload belongs to one key; one of another key is no upload at all."""
+        """An upload belongs to one key; under another key it does not exist."""
         check_key(key)
         try:
             if not _UPLOAD.fullmatch(upload):
@@ -274,7 +274,7 @@ class LocalBlobs:
         return sorted(found, key=lambda part: part.number)
 
     def _joined(self, key: str, upload: str, parts: Parts) -> BlobInfo:
-        """The parts stay until the blob is in place: a crash on the way costs a second attempt, nothing else."""
+        """The parts stay until the blob is in place: after a crash the client completes again, and nothing is lost."""
         self._check_upload(key, upload)
         whole = Incoming(self._incoming)
         try:
@@ -312,7 +312,7 @@ class LocalBlobs:
 
     def _swept(self, before: float) -> int:
         removed = 0
-        for name, what in Rooted(self._incoming).entries([]):
+        for name, what in ConfinedFiles(self._incoming).entries([]):
             if what.st_mtime < before:
                 (self._incoming / name).unlink(missing_ok=True)
                 removed += 1
@@ -340,7 +340,7 @@ class LocalBlobs:
     # ------------------------------------------------------------------------------------- inner parts
 
     async def _run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """In a thread; what the disk says is told in our words."""
+        """Runs in a thread, with errors of the disk turned into ours."""
 
         def told() -> T:
             with disk_errors():
@@ -367,10 +367,10 @@ class LocalBlobs:
             etag = await self._run(publish, incoming)
             return PutResult(incoming.size, incoming.sha256(), etag)
         except Exception:
-            await self._run(incoming.discard)  # there is room again before the sender is told
+            await self._run(incoming.discard)  # the disk has room again before the sender is told
             raise
         finally:
-            # not awaited: it also has to happen when this task is being cancelled
+            # not awaited: it must also happen when this task is being cancelled
             soon(self._pool, incoming.discard)
 
     async def _fill(
@@ -397,7 +397,7 @@ class LocalBlobs:
             writing.add_done_callback(heard)
 
     def _taken(self, incoming: Incoming, batch: Chunks) -> Writing:
-        """Joined first: every small piece that is written or hashed alone has to wait for the interpreter again."""
+        """Joins small pieces first: each separate write or hash has to wait for the interpreter lock."""
         data = b"".join(batch)
         works = (incoming.write, incoming.hash) if len(data) > _APART else (incoming.take,)
         return asyncio.gather(

@@ -1,7 +1,7 @@
-"""Local blobs over HTTP: `/blobs/<token>` takes what a signed URL allows to be put and gives what it allows to be read.
+"""Local blobs over HTTP: `/blobs/<token>` accepts the upload or answers the download that its signed token allows.
 
-The token alone decides which blob it is, so there is no path to trick. Bytes stream both ways. No answer is a
-redirect: clients do not follow one here.
+The token alone decides which blob is meant, so there is no path to manipulate. Bytes are streamed both ways. No answer
+is a redirect, because clients do not follow redirects here.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ _RETRY_AFTER_S = 5
 
 
 def blob_routes(find: FindBlobs, *, idle_s: float = 120.0) -> list[Route]:
-    """`find` gives the blob store of the application that a request came to.
-
-    An upload that sends nothing for `idle_s` is given up.
-    """
+    """`find` gives the blob store of the application that received the request. An upload that sends nothing for
+    `idle_s` is given up."""
 
     async def blob(request: Request) -> Response:
         blobs = find(request)
@@ -54,7 +52,7 @@ def blob_routes(find: FindBlobs, *, idle_s: float = 120.0) -> list[Route]:
         return await _put(blobs, grant, request, idle_s)
 
     methods = ["GET", "HEAD", "PUT"]
-    # the second one, so that no router answers with a redirect to a slash
+    # the second route, so that no router answers with a redirect to a slash
     return [
         Route("/blobs/{token:path}", blob, methods=methods, include_in_schema=False),
         Route("/blobs", blob, methods=methods, include_in_schema=False),
@@ -80,7 +78,7 @@ async def _put(blobs: LocalBlobs, grant: Grant, request: Request, idle_s: float)
 
 
 def _refusal(grant: Grant, request: Request) -> Response | None:
-    """What can be known before a byte of the body is read."""
+    """Refusals that need no byte of the body."""
     content_type = request.headers.get("content-type")
     if grant.content_type is not None and content_type != grant.content_type:
         text = f"this URL takes Content-Type {grant.content_type!r}, not {content_type!r}"
@@ -99,7 +97,7 @@ async def _stored(blobs: LocalBlobs, grant: Grant, body: AsyncIterator[bytes]) -
 
 
 async def _body(request: Request, idle_s: float) -> AsyncIterator[bytes]:
-    """The bytes as they come. TimeoutError when none come any more."""
+    """The bytes as they arrive. TimeoutError when no more arrive."""
     receive, more = request.receive, True
     while more:
         async with asyncio.timeout(idle_s):
@@ -148,7 +146,7 @@ def _answer(blob: OpenBlob, grant: Grant, request: Request) -> Response:
 
 
 def _headers(info: BlobInfo, grant: Grant) -> dict[str, str]:
-    """Whatever was uploaded must not run as a page of ours: no sniffing, and a sandbox around it."""
+    """Uploaded content must not run as a page of ours: no sniffing, and a sandbox."""
     return {
         "Content-Type": grant.content_type or "application/octet-stream",
         "Content-Disposition": content_disposition(grant.filename),
@@ -169,7 +167,8 @@ def _named(header: str | None, info: BlobInfo) -> bool:
 
 
 def _range(request: Request, info: BlobInfo) -> range | None:
-    """The one range asked for. None, the whole blob, for several, for nonsense, and for one of an older blob."""
+    """The one range that is asked for. None (the whole blob) for several ranges, for a malformed one, and for one of an
+    older blob."""
     asked = _RANGE.fullmatch(request.headers.get("range", "").strip())
     condition = request.headers.get("if-range")
     if asked is None or (condition is not None and condition != f'"{info.etag}"'):

@@ -1,8 +1,7 @@
-"""Signed URLs of local blobs: what a token allows, until when, and nobody can write one without the server's secret.
+"""Signed URLs of local blobs. A token says what is allowed and until when; only the server's secret can make one.
 
-A token is `<grant>.<signature>`, both URL-safe base64. The signature is HMAC-SHA256 of the text of the grant and is
-compared as text, so that there is exactly one spelling of a valid token. Nothing is decoded before it is known to be
-ours.
+A token is `<grant>.<signature>`, both URL-safe base64. The signature is HMAC-SHA256 of the grant's text and is compared
+as text, so a valid token has exactly one spelling. Nothing is decoded before the signature was checked.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ Clock = Callable[[], float]
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):
-    """One permission, complete: nothing about the request decides which blob it touches."""
+    """One complete permission: nothing else in the request decides which blob it touches."""
 
     method: Literal["GET", "PUT"]
     """GET allows HEAD as well."""
     key: str
     expires_at: int
-    """Seconds since 1970 by the server's clock; the client's does not matter."""
+    """Seconds since 1970 by the server's clock; the client's clock does not matter."""
     content_type: str | None
-    """The one that has to be sent (PUT; None takes any), or the one to answer with (GET)."""
+    """PUT: the content type that must be sent (None: any). GET: the content type of the answer."""
     most: int | None = None
     filename: str | None = None
     upload: str | None = None
@@ -37,7 +36,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TokenRefused(Exception):
-    """Why a token does not allow this."""
+    """Why a token is refused."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -46,7 +45,7 @@ class TokenRefused(Exception):
 
 class UrlSigner:
     def __init__(self, secret: bytes, clock: Clock = time.time) -> None:
-        # a key of its own: the secret signs other things elsewhere, and none may pass for another
+        # a derived key: the secret signs other things too, and no signature may serve for another purpose
         self._key = hmac.digest(secret, _PURPOSE, "sha256")
         self._clock = clock
 
@@ -61,7 +60,7 @@ class UrlSigner:
         return f"{text}.{self._signature(text)}"
 
     def opened(self, token: str, method: str) -> Grant:
-        """What the token allows; TokenRefused when it is not ours, is too old or is for another method."""
+        """The grant of the token. TokenRefused when it is not ours, has expired or is for another method."""
         text, _, signature = token.partition(".")
         genuine = (
             len(token) <= _LONGEST

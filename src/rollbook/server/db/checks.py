@@ -1,4 +1,5 @@
-"""What the doctor wants to know of a database: reachable, current, whole, and on PostgreSQL closed to strangers."""
+"""Checks of a database for `rollbook server doctor`: reachable, migrated, undamaged, and on PostgreSQL protected by
+row-level security."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _MOST_SKEW_S = 5
 
 
 def examine_database(database_url: str) -> list[Finding]:
-    """In the order in which one thing needs the other. Changes nothing."""
+    """Checks in the order in which they depend on each other. Changes nothing."""
     kind = database_url.split(":", 1)[0]
     try:
         revision = current_revision(database_url)
@@ -74,7 +75,7 @@ def _postgres(database: Database, _: str) -> Iterator[Finding]:
 
 
 def _role(database: Database) -> Finding:
-    """Policies do not hold for a superuser, nor for a role that may pass them by."""
+    """Policies do not apply to a superuser, nor to a role with BYPASSRLS."""
     name, superuser, bypass = _ask(
         database,
         "SELECT rolname, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user",
@@ -107,7 +108,7 @@ def _policies(database: Database) -> Finding:
 
 
 def _clock(database: Database) -> Finding:
-    """Whatever is signed here is checked against a clock, and several machines may do so."""
+    """Signed URLs and sessions expire by the clock, and several machines may check them."""
     before = now_us()
     (theirs,) = _ask(database, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")[
         0

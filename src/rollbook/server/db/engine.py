@@ -1,6 +1,6 @@
-"""Database: work in, results out, each piece of work in a transaction that knows its tenant.
+"""Database: runs pieces of work, each in a transaction that knows its tenant.
 
-Whoever gave the work gets its result or its error. Trouble of the database itself comes as DatabaseUnavailable or
+The caller gets the result of the work or its error. A fault of the database itself is raised as DatabaseUnavailable or
 DatabaseFull, without SQL or values in its text.
 """
 
@@ -28,19 +28,19 @@ LONGEST_QUERY_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """On whose behalf a transaction runs. On PostgreSQL these become settings that the policies look at."""
+    """Whom a transaction runs for. On PostgreSQL these fields become settings that the policies read."""
 
     org_id: str | None = None
     user_id: str | None = None
-    """Lets a user see which organisations they belong to, before one is chosen."""
+    """Lets a user list their organisations before one is chosen."""
     key_id: str | None = None
-    """Lets an API key be looked up, before it is known whose it is."""
+    """Lets an API key be looked up before its organisation is known."""
     invitation_hash: str | None = None
-    """Lets an invitation be looked up by whoever holds its token."""
+    """Lets the holder of a token look up its invitation."""
 
     @property
     def acts_by_key(self) -> bool:
-        """A transaction in the name of an API key is refused with KeyRevoked when the key does not count any more."""
+        """A transaction for an API key is refused with KeyRevoked when the key was revoked."""
         return self.org_id is not None and self.key_id is not None
 
 
@@ -50,9 +50,9 @@ _in_work = threading.local()
 
 
 class Database(ABC):
-    """Work is a function of a connection. It runs in another thread, and must not keep the connection.
+    """Work is a function of a connection. It runs in another thread and must not keep the connection.
 
-    On PostgreSQL it may run again after a deadlock, so it does nothing but talk to its connection.
+    On PostgreSQL it may run again after a deadlock, so it must have no effects outside its connection.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class Database(ABC):
         return await asyncio.wrap_future(self.submit_read(tenant, work))
 
     async def write(self, tenant: Tenant, work: Work[T]) -> T:
-        """Durable when it returns. A caller who is cancelled before the work began has changed nothing."""
+        """The change is durable when this returns. A caller who is cancelled before the work begins changes nothing."""
         return await asyncio.wrap_future(self.submit_write(tenant, work))
 
     def read_now(self, tenant: Tenant, work: Work[T]) -> T:
@@ -80,14 +80,14 @@ class Database(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Work that waits is done first; later work is refused."""
+        """Finishes the work that waits; refuses later work."""
 
 
 _decode = msgspec.json.Decoder().decode
 
 
 def from_json(text: str | bytes) -> Any:
-    """Several times as fast as the standard library, and as exact: integers of any size stay what they are. The library
+    """Several times as fast as the standard library, and as exact: integers of any size are kept. The standard library
     reads what msgspec refuses, such as a number greater than every float."""
     try:
         return _decode(text)
@@ -96,7 +96,7 @@ def from_json(text: str | bytes) -> Any:
 
 
 def to_json(value: object) -> str:
-    """As it was given, with NaN refused: no other reader of JSON takes it."""
+    """Refuses NaN, which other JSON readers do not accept."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 

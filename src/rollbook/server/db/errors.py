@@ -1,4 +1,4 @@
-"""What a driver's error means to us: which of our faults it is, and whether the same work can run again."""
+"""Errors of the drivers: which of our errors each one means, and whether the same work can run again."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _POSTGRES = {
     "3D000": "there is no database of that name",
     "28": "it does not accept our role or password",
 }
-"""By class or by code of SQLSTATE; the longer one counts."""
+"""By class or code of SQLSTATE; the longer match is used."""
 _DISK_FULL = "53100"
 _UNDONE_BY_THE_DATABASE = ("40001", "40P01")
 
 
 def translated(error: BaseException) -> BaseException:
-    """The fault an error stands for; the error itself when it is not the database's trouble but a mistake."""
+    """Our error for a fault of the database; any other error unchanged."""
     if isinstance(error, RollbookError):
         return error
     if isinstance(error, UnicodeEncodeError) or _holds_unstorable_text(error):
@@ -53,7 +53,7 @@ def translated(error: BaseException) -> BaseException:
 
 
 def can_run_again(error: BaseException, began: bool) -> bool:
-    """`began`: whether the work itself had been given the connection."""
+    """`began`: whether the work had received the connection."""
     if not isinstance(error, sa.exc.DBAPIError):
         return False
     if began:

@@ -1,4 +1,4 @@
-"""Rows of eval runs, scenarios and webhooks as they leave the database: plain, frozen, free of SQL."""
+"""Rows of eval runs, scenarios and webhooks as they leave the database: frozen and free of SQL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollbook.contracts.policy import PolicyRevision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRunHead:
-    """What a list shows."""
+    """The columns of a list."""
 
     id: str
     name: str | None
@@ -24,7 +24,7 @@ class EvalRunHead:
     runner_kind: str
     status: RunStatus
     episode_count: int
-    """Of the baselines it was made for. One that is deleted takes its result along, and is still counted here."""
+    """The number of baselines at creation. A deleted baseline takes its result with it and still counts here."""
     episodes_completed: int
     episodes_failed: int
     recommend: str | None
@@ -44,7 +44,7 @@ class EvalRunRow(EvalRunHead):
     revision: int
     request_digest: str | None
     replayed: bool = False
-    """A repeated create was answered with it."""
+    """This run is the answer to a repeated create."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class ScenarioRow:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A scenario, and what the newest result of one candidate says about it; None where there is none."""
+    """A scenario, and the newest result of one candidate; None where there is no result."""
 
     scenario: ScenarioRow
     status: str | None
@@ -105,7 +105,7 @@ class DeliveryRow:
     status: str
     attempts: int
     tries: list[dict[str, Any]]
-    """What came of each attempt: when, the status code or the error, how long it took."""
+    """The attempts: time, status code or error, and duration of each."""
     created_at_us: int
     next_attempt_at_us: int
     finished_at_us: int | None

@@ -1,10 +1,10 @@
-"""Migrations: brings a database to the schema of this release, all of it or nothing.
+"""Migrations: bring a database to the schema of this release, completely or not at all.
 
-Every step runs in one transaction, on both databases, so a process that dies in the middle leaves the old schema.
-Processes that start together take turns, and those that come second find nothing left to do.
+Every step runs in one transaction, on both databases, so a process that dies leaves the old schema. Processes that
+start together take turns; the later ones find nothing left to do.
 
-On PostgreSQL whoever migrates owns the tables. A server may run as another role that owns nothing, if it was granted
-SELECT, INSERT, UPDATE and DELETE on all tables and USAGE on all sequences of the schema.
+On PostgreSQL the role that migrates owns the tables. A server may run as another role that owns nothing, if it was
+granted SELECT, INSERT, UPDATE and DELETE on all tables and USAGE on all sequences of the schema.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from rollbook.server.db.open import postgres_url
 from rollbook.server.db.sqlite import make_private_file, sqlite_engine, sqlite_path
 
 HEAD = "0003"
-"""The newest revision, written here so that a database that has it is recognised without loading Alembic."""
+"""The newest revision. Written here so that a current database is recognised without loading Alembic."""
 
 _FOLDER = Path(__file__).with_name("migrations")
 _ADVISORY_LOCK = 0x526F6C6C626F6F6B
-"""Any number that no other program on the same database uses."""
+"""A number that no other program on the same database uses."""
 
 
 def migrate(database_url: str) -> list[str]:
-    """Creates what is missing; returns the revisions that were applied."""
+    """Applies the missing revisions and returns them."""
     with _fault_of_ours(), _locked_connection(database_url) as connection:
         current = _revision(connection)
         if current == HEAD:
@@ -42,7 +42,7 @@ def migrate(database_url: str) -> list[str]:
 
 
 def current_revision(database_url: str) -> str | None:
-    """None where nothing was migrated yet. Changes nothing, and creates no file."""
+    """None when nothing was migrated. Changes nothing, and creates no file."""
     if database_url.startswith("sqlite:///") and not sqlite_path(database_url).exists():
         return None
     with _fault_of_ours(), _engine(database_url) as engine, engine.connect() as connection:
@@ -80,7 +80,7 @@ def _revision(connection: sa.Connection) -> str | None:
 
 
 def _refuse_dangling_rows(connection: sa.Connection) -> None:
-    """SQLite cannot check references while a table is rebuilt, so they are checked before it counts."""
+    """SQLite cannot check references while a table is rebuilt, so they are checked before the commit."""
     if connection.dialect.name == "sqlite":
         dangling = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
         if dangling is not None:
@@ -117,7 +117,7 @@ def _engine(database_url: str) -> Iterator[sa.Engine]:
 
 @contextmanager
 def _locked_connection(database_url: str) -> Iterator[sa.Connection]:
-    """In a transaction that is committed at the end, with every other migration of this database kept out."""
+    """A transaction that is committed at the end, while no other process can migrate this database."""
     if not database_url.startswith("sqlite:///"):
         with _engine(database_url) as engine, engine.begin() as connection:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
@@ -125,7 +125,7 @@ def _locked_connection(database_url: str) -> Iterator[sa.Connection]:
         return
     path = sqlite_path(database_url)
     make_private_file(path)
-    # a lock of our own: SQLite does not wait for its lock while it turns a new file to WAL
+    # a lock of our own: SQLite does not wait for its lock while it switches a new file to WAL
     lock = path.with_name(f"{path.name}.migrate-lock")
     with open(lock, "ab") as file, _engine(database_url) as engine:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -23,5 +23,5 @@ def open_database(url: str) -> Database:
 
 
 def postgres_url(url: str) -> str:
-    """With its driver: without one, which is taken depends on what is installed."""
+    """Names the driver: otherwise SQLAlchemy would choose by what is installed."""
     return "postgresql+psycopg://" + url.split("://", 1)[1]

@@ -1,4 +1,4 @@
-"""Rows as they leave the database: plain, frozen, free of SQL. Times are microseconds since 1970."""
+"""Rows as they leave the database: frozen and free of SQL. Times are microseconds since 1970."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AnyRow: TypeAlias = "sa.Row[*tuple[Any, ...]]"
 
 
 def row_as(cls: type[R], row: AnyRow, **more: object) -> R:
-    """The columns that `cls` names, as one of it. `more` is what does not stand in the row."""
+    """An instance of `cls` from the columns it names. `more` holds fields that are not in the row."""
     found = row._mapping
     return cls(**{name: found[name] for name in _names_of(cls) if name not in more}, **more)
 
@@ -29,7 +29,7 @@ def row_as(cls: type[R], row: AnyRow, **more: object) -> R:
 def rows_as(
     cls: type[R], rows: Sequence[AnyRow], more: Callable[[AnyRow], dict[str, Any]]
 ) -> list[R]:
-    """Of one query: where the columns stand is found out once for all of its rows."""
+    """The same for all rows of one query: the positions of the columns are looked up once."""
     if not rows:
         return []
     names = [name for name in _names_of(cls) if name not in more(rows[0])]
@@ -38,7 +38,7 @@ def rows_as(
 
 
 _columns: dict[type, tuple[str, ...]] = {}
-"""Of each kind of row, found out once: a page has many of them."""
+"""The field names of each row class, looked up once."""
 
 
 def _names_of(cls: type[R]) -> tuple[str, ...]:
@@ -63,9 +63,9 @@ class ArtifactRow:
     requested_at_us: int
     uploaded_at_us: int | None
     etag: str | None
-    """With the size and the time, what tells bytes that were checked from others put in their place."""
+    """With size and time, tells checked bytes from bytes that replaced them."""
     rendition: str | None
-    """Of a video that browsers do not play: whether a copy that they do is `pending`, `ready` or `failed`."""
+    """For a video that browsers do not play: the state of its copy, `pending`, `ready` or `failed`."""
     rendition_key: str | None
     rendition_tries: int | None
 
@@ -94,13 +94,13 @@ class EpisodeRow:
     updated_at_us: int
     finalized_at_us: int | None
     abandoned_at_us: int | None
-    """When nobody had finalized it for too long. Its owner still may."""
+    """When the server gave the recording up because nobody finalized it. Its owner still may."""
     archived_at_us: int | None
     archived_from: str | None
-    """The status it returns to when it is restored."""
+    """The status that a restored episode returns to."""
     artifacts: tuple[ArtifactRow, ...]
     replayed: bool = False
-    """A repeated create was answered with it."""
+    """This episode is the answer to a repeated create."""
     policy_revision: PolicyRevision | UnsetType = UNSET
     """What `policy_revision_id` names, where the row was read to be shown."""
 
@@ -129,7 +129,7 @@ class PartRow:
 
 @dataclass(frozen=True, slots=True)
 class DoomedObject:
-    """A blob without an episode. With a `store_id`, the multipart upload of that name is to be aborted."""
+    """A blob without an episode. With a `store_id`, the multipart upload of that name has to be aborted."""
 
     object_key: str
     store_id: str = ""
@@ -140,7 +140,7 @@ class Usage:
     episodes: int
     bytes: int
     quota_episodes: int | None
-    """None: whatever the server's settings say."""
+    """None: the limit of the server's settings."""
     quota_bytes: int | None
 
 
@@ -173,7 +173,7 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class MembershipRow:
-    """One organisation of a user, and what they are there."""
+    """One organisation of a user, and the user's role there."""
 
     org_id: str
     org_name: str

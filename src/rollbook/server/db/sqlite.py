@@ -81,7 +81,7 @@ class SqliteDatabase(Database):
 
     def submit_write(self, tenant: Tenant, work: Work[T]) -> Future[T]:
         future: Future[T] = Future()
-        with self._door:  # so that nothing is put behind the end of the queue
+        with self._door:  # so that no job is put behind the end of the queue
             if self._closed:
                 raise DatabaseUnavailable(detail="it is closing")
             self._jobs.put(_Job(_by_key(tenant, work), future))
@@ -115,7 +115,7 @@ class SqliteDatabase(Database):
             if first is None:
                 return
             batch, ended = self._waiting(first)
-            # whoever gave up while waiting is left out; from here on nobody can
+            # jobs that were cancelled while they waited are left out; later nobody can cancel
             batch = [job for job in batch if job.future.set_running_or_notify_cancel()]
             if batch:
                 self._commit(batch)
@@ -133,14 +133,14 @@ class SqliteDatabase(Database):
         return batch, False
 
     def _commit(self, batch: list[_Job]) -> None:
-        """All in one transaction; nobody is told of success before it is on disk."""
+        """All jobs in one transaction; results are reported after the commit is on disk."""
         try:
             connection = self._writing or self._open_writing()
             driver = _driver_of(connection)
             driver.execute("BEGIN IMMEDIATE")
             outcomes = [_attempt(connection, driver, job) for job in batch]
             driver.execute("COMMIT")
-            connection.commit()  # only SQLAlchemy's own books: the driver has nothing left to commit
+            connection.commit()  # only updates SQLAlchemy's state: the driver has nothing left to commit
         except BaseException as error:  # noqa: BLE001 - whatever it is, those who wait have to hear of it
             self._drop_writing()
             outcomes = [_Outcome(job.future, failure=translated(error)) for job in batch]
@@ -152,7 +152,7 @@ class SqliteDatabase(Database):
         return self._writing
 
     def _drop_writing(self) -> None:
-        """With all that was not committed. A connection that met trouble is not trusted again."""
+        """Drops everything that was not committed. A connection with an error is not used again."""
         connection, self._writing = self._writing, None
         if connection is not None:
             with suppress(Exception):
@@ -162,8 +162,8 @@ class SqliteDatabase(Database):
 
 
 def _attempt(connection: sa.Connection, driver: sqlite3.Connection, job: _Job) -> _Outcome:
-    """A piece of work that fails is undone alone. Some failures, a full disk among them, make SQLite undo everything:
-    then the savepoint is gone, and what failed is everybody's."""
+    """Work that fails is undone alone. Some failures, such as a full disk, make SQLite undo the whole transaction: then
+    the savepoint is gone, and every job of the batch fails."""
     driver.execute("SAVEPOINT work")
     outcome = _Outcome(job.future)
     try:
@@ -179,7 +179,7 @@ def _attempt(connection: sa.Connection, driver: sqlite3.Connection, job: _Job) -
 
 
 def _by_key(tenant: Tenant, work: Work[T]) -> Work[T]:
-    """The work, after the API key it is done for has been found to count."""
+    """The work, preceded by a check of its API key."""
     if not tenant.acts_by_key:
         return work
 
@@ -195,14 +195,14 @@ _KEY = "SELECT 1 FROM api_keys WHERE key_id = ? AND revoked_at_us IS NULL"
 
 
 def _driver_of(connection: sa.Connection) -> sqlite3.Connection:
-    """For the statements that begin and end a transaction, which need none of what SQLAlchemy does around one."""
+    """The driver's connection, for statements that begin and end a transaction."""
     driver = connection.connection.driver_connection
     assert isinstance(driver, sqlite3.Connection)
     return driver
 
 
 class _SqliteReader:
-    """A connection that cannot write, and stops a query that takes too long."""
+    """A connection that cannot write and stops a query that takes too long."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
@@ -227,7 +227,7 @@ class _SqliteReader:
         return result
 
     def _recover(self, error: Exception) -> None:
-        """An error of the work itself says nothing against the connection."""
+        """An error of the work itself does not affect the connection."""
         if self._connection is None or isinstance(error, sqlite3.Error | sa.exc.SQLAlchemyError):
             self.close()
         else:
@@ -252,14 +252,14 @@ class _SqliteReader:
 
 
 def make_private_file(path: Path) -> None:
-    """Hashes of keys and passwords lie in it; SQLite gives its own files beside it the same mode."""
+    """The file holds hashes of keys and passwords. SQLite gives its own files beside it the same mode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o600, exist_ok=True)
 
 
 def sqlite_engine(path: Path) -> sa.Engine:
-    """Connections are kept by their owners, not by a pool. The driver's own transactions are off, so that BEGIN
-    IMMEDIATE can be ours."""
+    """Threads keep their connections, so there is no pool. The driver's own transactions are off, so that we can send
+    BEGIN IMMEDIATE."""
     made = sa.create_engine(
         sa.URL.create("sqlite", database=str(path)),
         poolclass=sa.pool.NullPool,

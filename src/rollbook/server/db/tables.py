@@ -1,9 +1,10 @@
-"""Every table of the server, once. Migrations build them, the queries modules alone read and write them.
+"""Every table of the server. Migrations build them; only the queries modules read and write them.
 
-A table with `org_id` belongs to tenants: every query on it is scoped by `queries.Scope`, and on PostgreSQL a row-level
-security policy asks for the tenant a second time. Its primary key begins with the tenant, and so does every reference
-to it: a row can never hang on a row of somebody else. Times are microseconds since 1970 in UTC, so that both databases
-order them alike; ids are text.
+A table with `org_id` belongs to tenants. Every query on it is scoped by `queries.Scope`, and on PostgreSQL a row-level
+security policy checks the tenant a second time. Its primary key and every reference to it begin with the tenant, so a
+row can never refer to a row of another tenant.
+
+Times are microseconds since 1970 in UTC, so that both databases order them alike; ids are text.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ metadata = sa.MetaData(
 
 
 class WholeNumber(sa.TypeDecorator[int]):
-    """An integer of any size, kept as its digits: SQLite would turn one beyond 64 bits into a float."""
+    """An integer of any size, stored as its digits: SQLite would turn one beyond 64 bits into a float."""
 
     impl = sa.Text
     cache_ok = True
@@ -38,7 +39,7 @@ class WholeNumber(sa.TypeDecorator[int]):
 
 
 Json = sa.JSON(none_as_null=True)
-"""Not jsonb, which rewrites numbers (1e22 comes back as an integer): what was logged is what is read."""
+"""Not jsonb, which rewrites numbers (1e22 becomes an integer): values are read as they were logged."""
 
 
 def now_us() -> int:
@@ -46,7 +47,7 @@ def now_us() -> int:
 
 
 def new_id() -> str:
-    """A version 7 UUID: new ones sort after old ones, so that rows written together lie together in an index."""
+    """A version 7 UUID: new ids sort after old ones, so rows written together are close in an index."""
     microseconds = now_us()
     milliseconds, rest = divmod(microseconds, 1000)
     random = int.from_bytes(os.urandom(8), "big") >> 2
@@ -62,7 +63,7 @@ def _org() -> sa.Column[str]:
 
 
 def _org_of_parent() -> sa.Column[str]:
-    """Where a reference to another row of the tenant already leads to the organisation."""
+    """For a table whose reference to another row of the tenant already leads to the organisation."""
     return _text("org_id", required=True)
 
 
@@ -278,8 +279,8 @@ episode_terms = sa.Table(
     sa.PrimaryKeyConstraint("org_id", "term", "created_at_us", "episode_id"),
     sqlite_with_rowid=False,
 )
-"""Tags and metadata values as `tag=…` and `metadata.a.b=…`, each with its episodes in the order of the list: a rare
-value and one that every episode has are found alike. Rebuilt from the episode, so no reference and no second index."""
+"""Tags and metadata values as `tag=…` and `metadata.a.b=…`, each with its episodes in the order of the list, so rare
+and common values are found alike. Rebuilt from the episode, so there is no reference and no second index."""
 
 artifacts = sa.Table(
     "artifacts",
@@ -363,7 +364,7 @@ doomed_objects = sa.Table(
     _time("doomed_at_us"),
     sa.PrimaryKeyConstraint("org_id", "object_key", "store_id"),
 )
-"""Blobs whose rows are gone already: whatever happens in between, they are deleted in the end. `store_id` is empty for
+"""Blobs whose rows are already deleted. They stay here until the blob store has deleted them. `store_id` is empty for
 an object, or names the multipart upload to abort."""
 
 idempotency_keys = sa.Table(
@@ -386,7 +387,7 @@ usage = sa.Table(
     sa.Column("episodes", sa.BigInteger, nullable=False),
     sa.Column("bytes", sa.BigInteger, nullable=False),
 )
-"""What a tenant keeps, counted as it changes: asking costs one row however much there is."""
+"""What a tenant stores, counted with every change: reading it costs one row."""
 
 # --------------------------------------------------------------------------------------- eval runs
 
@@ -426,7 +427,7 @@ eval_runs = sa.Table(
     sa.Index(None, "org_id", "status", "created_at_us", "id"),
     sa.Index(None, "org_id", "completed_at_us", "id"),
 )
-"""`revision` changes with every result, so that a summary is never stored beside results that it does not know."""
+"""`revision` changes with every result, so that a summary is never stored beside results it does not cover."""
 
 eval_results = sa.Table(
     "eval_results",
@@ -448,8 +449,8 @@ eval_results = sa.Table(
     _within_tenant("eval_runs", "eval_run_id"),
     _within_tenant("episodes", "baseline_episode_id"),
 )
-"""One for every baseline, from the moment the run is made. The candidate's episode is no reference that a database can
-clear by itself, because clearing it would clear the tenant too: `Scope.delete_episode` does it."""
+"""One row for every baseline from the creation of the run. The candidate's episode is not a foreign key, because
+clearing it would clear the tenant too: `Scope.delete_episode` clears it."""
 _has_result = eval_results.c.status != "pending"
 sa.Index(
     "ix_eval_results_done",
@@ -459,8 +460,8 @@ sa.Index(
     sqlite_where=_has_result,
     postgresql_where=_has_result,
 )
-"""For counting alone. Were it not partial, PostgreSQL would take it to find one baseline in a run too, as long as it
-has no statistics of the table, and read the whole run."""
+"""Only for counting. Without its condition PostgreSQL would, before it has statistics, use it to find one baseline in a
+run, and read the whole run."""
 
 verification_scenarios = sa.Table(
     "verification_scenarios",
@@ -501,7 +502,7 @@ verification_results = sa.Table(
     sa.Index(None, "org_id", "eval_run_id"),
     _within_tenant("verification_scenarios", "scenario_id"),
 )
-"""`mirrored`: taken over from an eval run when that was finalized. What somebody recorded counts before it."""
+"""`mirrored`: copied from an eval run when the run was finalized. A result that somebody recorded has priority."""
 
 webhooks = sa.Table(
     "webhooks",
@@ -517,7 +518,7 @@ webhooks = sa.Table(
     _time("created_at_us"),
     sa.PrimaryKeyConstraint("org_id", "id"),
 )
-"""The secret itself is nowhere: it follows from the server's own and from the salt."""
+"""The secret is not stored: it is derived from the server's secret and the salt."""
 
 webhook_deliveries = sa.Table(
     "webhook_deliveries",
@@ -538,15 +539,15 @@ webhook_deliveries = sa.Table(
     sa.Index(None, "org_id", "status", "next_attempt_at_us"),
     _within_tenant("webhooks", "webhook_id"),
 )
-"""A queue and its log. Whoever takes a delivery puts its next attempt off for as long as this one may take: if they
-die, it is due again."""
+"""A queue and its log. A process that takes a delivery moves its next attempt behind a lease: if the process dies, the
+delivery is due again."""
 
 BY_SECRET = ("sessions", "device_logins")
-"""Looked up by a secret, before the tenant is known."""
+"""Tables looked up by a secret, before the tenant is known."""
 
 TENANT_TABLES = tuple(
     table.name
     for table in metadata.sorted_tables
     if "org_id" in table.c and table.name not in BY_SECRET
 )
-"""Those under row-level security on PostgreSQL."""
+"""Tables under row-level security on PostgreSQL."""

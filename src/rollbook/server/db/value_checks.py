@@ -1,7 +1,7 @@
-"""What both databases can keep: checks that turn a value into itself or into a refusal that names the field.
+"""Checks of values that both databases can store. Each returns the value or refuses it, naming the field.
 
-PostgreSQL has no text with NUL in it, an index entry has a greatest size, and JSON has no NaN. Refused here, each is a
-message to whoever sent it; met later, it would be a failure of the server.
+PostgreSQL cannot store NUL in a text, an index entry has a maximum size, and JSON has no NaN. Refused here, the sender
+gets a message; refused later, it would be a failure of the server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rollbook.contracts.wire.limits import LONGEST_TEXT
 from rollbook.errors import InvalidNumber, InvalidText, InvalidValue
 
 MOST_VALUES = 5_000
-"""Of one metadata object, each of which can be searched for."""
+"""Values of one metadata object, each of which can be searched for."""
 _DEEPEST = 32
 _LONGEST_NAME_IN_JSON = 200
 _WIDEST_INTEGER_BITS = 1024
@@ -22,7 +22,7 @@ _GREATEST_BIGINT = 2**63 - 1
 
 
 def is_storable(text: str) -> bool:
-    """False for NUL and for half a surrogate pair. Nothing that is stored can be equal to such a text."""
+    """False for NUL and for half a surrogate pair. No stored text can equal such a text."""
     if "\x00" in text:
         return False
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
@@ -50,7 +50,7 @@ def checked_choice(record: str, field: str, value: object, choices: Collection[s
 
 
 def checked_real(record: str, field: str, value: object) -> float:
-    """Finite, zero or more: durations and rates."""
+    """Finite and at least 0: durations and rates."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _not_a_number(record, field, value, "a number")
     try:
@@ -73,7 +73,7 @@ def checked_whole(
 
 
 def checked_object(record: str, field: str, value: object) -> dict[str, Any]:
-    """JSON that can be kept as it is: text that can be stored, finite numbers, not too deep, not too many values."""
+    """JSON that can be stored unchanged: storable text, finite numbers, limited depth and number of values."""
     if not isinstance(value, Mapping):
         raise InvalidValue(
             record=record, field=field, value=type(value).__name__, expected="an object"
@@ -117,7 +117,7 @@ def _check_scalar(record: str, path: str, value: object) -> None:
 
 
 _LONGEST_IN_JSON = 10_000_000
-"""Not searched by more than its digest; how large a request may be is decided where it comes in."""
+"""Such a text is only searched by its digest. The limit on a request is enforced where it is read."""
 
 
 def _not_a_number(record: str, field: str, value: object, expected: str) -> InvalidNumber:

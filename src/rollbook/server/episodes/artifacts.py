@@ -1,8 +1,8 @@
-"""Artifacts: the bytes of an episode are looked at once they are all there, and from then on only those are served.
+"""Artifacts: the bytes of an episode are checked once they are all uploaded, and only checked bytes are served.
 
-What is looked at: how many bytes, their SHA-256, and of a video what is in it. What the sender claimed has to agree.
-Whoever holds an upload URL can put other bytes in their place until it expires; that is noticed when they are asked
-for, and they are not given out.
+The check covers size, SHA-256 and, for a video, its content; they must agree with the sender's claims. The holder of an
+upload URL can replace the bytes until the URL expires. The server notices this at the next download and refuses the
+bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rollbook.contracts.episode import ARTIFACT_KINDS, FILE_NAMES, ArtifactKind
 from rollbook.contracts.wire.episodes import Claim
 from rollbook.errors import BlobNotFound, BlobStoreUnavailable
 from rollbook.server.accounts.callers import caller_of
-from rollbook.server.blobs.inspect_blob import Answer, Question, look_at_blobs
+from rollbook.server.blobs.inspect_blob import Answer, Question, inspect_blobs
 from rollbook.server.blobs.interface import BlobInfo, sha256_of_file
 from rollbook.server.context import Caller, ServerContext, base_url_of, context_of
 from rollbook.server.http.openapi import LeanRoute, query, route
@@ -33,42 +33,42 @@ from rollbook.server.video.renditions import is_wanted, rendition_key
 Claims: TypeAlias = "Mapping[ArtifactKind, Claim]"
 
 _AT_ONCE = 32
-"""Of the episodes whose videos are looked into; the others wait."""
+"""Episodes whose videos are inspected at once; the others wait."""
 _MOST_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What a look at one artifact says about its row."""
+class ArtifactCheck:
+    """The result of checking one artifact, for its row."""
 
     kind: str
     changes: dict[str, Any]
-    """Columns to write; empty when nothing is new."""
+    """Columns to write; empty when nothing changed."""
     disagrees: str | None = None
-    """Why it is not what it should be."""
+    """Why the artifact is not what was announced."""
 
 
-async def look_at(
+async def check_artifacts(
     context: ServerContext, artifacts: Sequence[ArtifactRow], claims: Claims
-) -> list[Finding]:
-    """One finding for every artifact, and one for every claim about an artifact that there is not."""
-    [found] = await look_at_many(context, [(artifacts, claims)])
+) -> list[ArtifactCheck]:
+    """One check for every artifact, and one for every claim about an artifact that does not exist."""
+    [found] = await check_artifacts_of_many(context, [(artifacts, claims)])
     if isinstance(found, Exception):
         raise found
     return found
 
 
-async def look_at_many(
+async def check_artifacts_of_many(
     context: ServerContext, wanted: Sequence[tuple[Sequence[ArtifactRow], Claims]]
-) -> list[list[Finding] | Exception]:
-    """For each episode its findings, or why there are none: that holds no other one back."""
+) -> list[list[ArtifactCheck] | Exception]:
+    """For each episode its checks, or the error that prevented them; an error concerns only its episode."""
     questions = [_question(context, each) for artifacts, _ in wanted for each in artifacts]
-    answers = iter(await look_at_blobs(context.blobs, questions))
+    answers = iter(await inspect_blobs(context.blobs, questions))
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def one(
         artifacts: Sequence[ArtifactRow], claims: Claims, looks: Sequence[Answer]
-    ) -> list[Finding] | Exception:
+    ) -> list[ArtifactCheck] | Exception:
         async with gate:
             try:
                 return await _findings(context, artifacts, claims, looks)
@@ -82,7 +82,7 @@ async def look_at_many(
 
 
 def _question(context: ServerContext, artifact: ArtifactRow) -> Question:
-    """A video is not only hashed, so it has its own turn later."""
+    """A video also needs an inspection of its content, so it is hashed there."""
     limit = context.settings.artifact_limit_bytes
 
     def is_hashed(info: BlobInfo) -> bool:
@@ -98,28 +98,31 @@ async def _findings(
     artifacts: Sequence[ArtifactRow],
     claims: Claims,
     looks: Sequence[Answer],
-) -> list[Finding]:
+) -> list[ArtifactCheck]:
     unknown = set(claims) - {each.kind for each in artifacts}
     missing = [
-        Finding(kind, {}, "nothing was ever asked to be uploaded there") for kind in sorted(unknown)
+        ArtifactCheck(kind, {}, "nothing was ever asked to be uploaded there")
+        for kind in sorted(unknown)
     ]
     there = [
-        await _finding(context, each, claims.get(each.kind), look)
+        await _check_one(context, each, claims.get(each.kind), look)
         for each, look in zip(artifacts, looks, strict=True)
     ]
     return [*missing, *there]
 
 
-async def _finding(
+async def _check_one(
     context: ServerContext, artifact: ArtifactRow, claim: Claim | None, look: Answer
-) -> Finding:
+) -> ArtifactCheck:
     if isinstance(look, Exception):
         raise look
     claimed = claim or Claim()
     if look is None:
-        return _finding_of_nothing(artifact, claimed)
+        return _check_of_missing(artifact, claimed)
     if artifact.status == "stored" and is_as_checked(artifact, look.info):
-        return Finding(artifact.kind, {}, _disagreement(artifact.size, artifact.sha256, claimed))
+        return ArtifactCheck(
+            artifact.kind, {}, _disagreement(artifact.size, artifact.sha256, claimed)
+        )
     limit = context.settings.artifact_limit_bytes
     if look.info.size > limit:
         return _refused(artifact, f"it has {look.info.size} bytes, and {limit} are allowed")
@@ -127,7 +130,7 @@ async def _finding(
         seen, facts = await _examined_video(context, artifact, look.info)
     else:
         seen, facts = _seen(look.info, look.sha256), None
-    # other bytes than those that were checked before are taken only when they are announced
+    # bytes that differ from the checked ones are accepted only when they are announced
     known = artifact.sha256 if artifact.status == "stored" else artifact.claimed_sha256
     expected = Claim(sha256=claimed.sha256 or known, size=claimed.size)
     disagrees = _disagreement(seen["size"], seen["sha256"], expected)
@@ -135,13 +138,13 @@ async def _finding(
         return _refused(artifact, disagrees, expected.sha256)
     is_known = artifact.status == "stored" and artifact.sha256 == seen["sha256"]
     renewed = {} if is_known and artifact.rendition_key else _rendition_of(context, artifact, facts)
-    return Finding(artifact.kind, {**seen, **renewed, "status": "stored"})
+    return ArtifactCheck(artifact.kind, {**seen, **renewed, "status": "stored"})
 
 
 def _rendition_of(
     context: ServerContext, artifact: ArtifactRow, facts: VideoFacts | None
 ) -> dict[str, Any]:
-    """Under a name of its own: a copy of other bytes that is still to be deleted must not be this one."""
+    """A new name: an old copy of other bytes may still be waiting to be deleted."""
     wanted = facts is not None and is_wanted(context.settings, facts)
     key = rendition_key(artifact.object_key) if wanted else None
     return {
@@ -151,17 +154,19 @@ def _rendition_of(
     }
 
 
-def _finding_of_nothing(artifact: ArtifactRow, claimed: Claim) -> Finding:
+def _check_of_missing(artifact: ArtifactRow, claimed: Claim) -> ArtifactCheck:
     if artifact.status == "stored":
-        return Finding(artifact.kind, {}, "its bytes were stored and are gone; restore a backup")
+        return ArtifactCheck(
+            artifact.kind, {}, "its bytes were stored and are gone; restore a backup"
+        )
     wanted = claimed.sha256 is not None or claimed.size is not None
-    return Finding(artifact.kind, {}, "nothing was uploaded" if wanted else None)
+    return ArtifactCheck(artifact.kind, {}, "nothing was uploaded" if wanted else None)
 
 
-def _refused(artifact: ArtifactRow, why: str, claimed_sha256: str | None = None) -> Finding:
-    """What was announced stays announced, until something else is."""
+def _refused(artifact: ArtifactRow, why: str, claimed_sha256: str | None = None) -> ArtifactCheck:
+    """An announced digest stays announced until another one is given."""
     changes = {"status": "refused", "detail": why, "claimed_sha256": claimed_sha256}
-    return Finding(artifact.kind, changes, why)
+    return ArtifactCheck(artifact.kind, changes, why)
 
 
 def _disagreement(size: int | None, sha256: str | None, claim: Claim) -> str | None:
@@ -173,7 +178,7 @@ def _disagreement(size: int | None, sha256: str | None, claim: Claim) -> str | N
 
 
 def is_as_checked(artifact: ArtifactRow, info: BlobInfo) -> bool:
-    """Some stores tell times to the second, and two uploads can be as large and in the same one."""
+    """Some stores round times to seconds, so two uploads of the same size can look alike."""
     checked = (artifact.size, artifact.uploaded_at_us, artifact.etag)
     return checked == (info.size, info.modified_at_us, info.etag)
 
@@ -181,7 +186,7 @@ def is_as_checked(artifact: ArtifactRow, info: BlobInfo) -> bool:
 def _seen(
     info: BlobInfo, sha256: str, playable: bool | None = None, detail: str | None = None
 ) -> dict[str, Any]:
-    """What is stored, as columns."""
+    """The stored facts, as columns."""
     return {
         "size": info.size,
         "sha256": sha256,
@@ -195,7 +200,7 @@ def _seen(
 async def _examined_video(
     context: ServerContext, artifact: ArtifactRow, info: BlobInfo
 ) -> tuple[dict[str, Any], VideoFacts | None]:
-    """Again from the start when somebody replaces it meanwhile."""
+    """Starts again when somebody replaces the blob meanwhile."""
     for _ in range(_MOST_TRIES):
         sha256, playable, detail, facts = await _bytes_and_content(context, artifact)
         now = await context.blobs.head(artifact.object_key)
@@ -222,21 +227,23 @@ async def _bytes_and_content(
     return sha256, facts.playable, facts.detail, facts
 
 
-def mismatch(wrong: Sequence[Finding]) -> Problem:
+def mismatch(wrong: Sequence[ArtifactCheck]) -> Problem:
     said = "; ".join(f"{each.kind}: {each.disagrees}" for each in wrong)
     text = f"{said}. Nothing was finalized; upload again and finalize again"
     listed = [{"kind": each.kind, "detail": each.disagrees} for each in wrong]
     return Problem(409, "artifact_mismatch", text, artifacts=listed)
 
 
-def tell_renditions(context: ServerContext, org_id: str, findings: Sequence[Finding]) -> None:
-    """Once what was found is written. Whoever is not told finds out at the next turn."""
-    if any(each.changes.get("rendition") == "pending" for each in findings):
+def announce_renditions(
+    context: ServerContext, org_id: str, checks: Sequence[ArtifactCheck]
+) -> None:
+    """Called after the checks were written. Work that is not announced here is found at the next turn."""
+    if any(each.changes.get("rendition") == "pending" for each in checks):
         context.renditions_wanted.put_nowait(org_id)
 
 
-def write_findings(scope: Scope, episode_id: str, findings: Sequence[Finding]) -> None:
-    for each in findings:
+def write_checks(scope: Scope, episode_id: str, checks: Sequence[ArtifactCheck]) -> None:
+    for each in checks:
         if each.changes:
             scope.set_artifact(episode_id, each.kind, **each.changes)
 
@@ -244,7 +251,7 @@ def write_findings(scope: Scope, episode_id: str, findings: Sequence[Finding]) -
 async def remove_blobs(
     context: ServerContext, org_id: str, doomed: list[DoomedObject]
 ) -> list[DoomedObject]:
-    """Those that are gone now. What the blob store cannot do at the moment stays noted."""
+    """The objects that are deleted now. Objects that the blob store cannot delete at the moment stay noted."""
     gone: list[DoomedObject] = []
     try:
         for each in doomed:
@@ -305,19 +312,19 @@ async def _stored_artifact(
         context.log.error("artifact_lost", episode_id=episode_id, kind=kind)
         raise _not_served("its bytes are gone from the blob store")
     if not is_as_checked(artifact, info):
-        await _look_again(context, caller.org_id, artifact)
+        await _check_again(context, caller.org_id, artifact)
     return artifact
 
 
 async def _playable_key(context: ServerContext, caller: Caller, artifact: ArtifactRow) -> str:
-    """What a browser can show: the video itself, or the copy that was made of it."""
+    """A URL that a browser can play: the video itself, or its copy."""
     if artifact.playable:
         return artifact.object_key
     key, is_ready = artifact.rendition_key, artifact.rendition == "ready"
     if key is not None and is_ready:
         if await context.blobs.head(key) is not None:
             return key
-        # it can be made again, so that a backup need not hold it
+        # a copy can be made again, so a backup may leave it out
         await context.write_for(caller.org_id, lambda scope: scope.renew_rendition(artifact))
         context.renditions_wanted.put_nowait(caller.org_id)
     if is_ready or artifact.rendition == "pending":
@@ -327,15 +334,13 @@ async def _playable_key(context: ServerContext, caller: Caller, artifact: Artifa
     raise Problem(404, "no_rendition", f"there is no copy that browsers play: {why}")
 
 
-async def _look_again(context: ServerContext, org_id: str, artifact: ArtifactRow) -> None:
-    """The blob was written after it was checked. The same bytes again are fine; others are refused from now on."""
-    [finding] = await look_at(context, [artifact], {})
-    await context.write_for(
-        org_id, lambda scope: write_findings(scope, artifact.episode_id, [finding])
-    )
-    if finding.disagrees is not None:
+async def _check_again(context: ServerContext, org_id: str, artifact: ArtifactRow) -> None:
+    """The blob was written after its check. The same bytes again are accepted; other bytes are refused from now on."""
+    [check] = await check_artifacts(context, [artifact], {})
+    await context.write_for(org_id, lambda scope: write_checks(scope, artifact.episode_id, [check]))
+    if check.disagrees is not None:
         context.log.warning("artifact_replaced", episode_id=artifact.episode_id, kind=artifact.kind)
-        raise _not_served(f"other bytes were put in its place: {finding.disagrees}")
+        raise _not_served(f"other bytes were put in its place: {check.disagrees}")
 
 
 def _not_served(why: str | None) -> Problem:

@@ -1,5 +1,5 @@
-"""Many episodes in one request: created in one transaction, or read with URLs that lead straight to their bytes, or
-with the bytes themselves where those are few."""
+"""Many episodes in one request: created in one transaction, or read with download URLs or with the bytes of small
+artifacts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rollbook.server.blobs.interface import BlobStore
 from rollbook.server.blobs.local import LocalBlobs
 from rollbook.server.context import Caller, ServerContext, base_url_of, context_of
 from rollbook.server.db.tables import new_id
-from rollbook.server.episodes.artifacts import is_as_checked, look_at, write_findings
+from rollbook.server.episodes.artifacts import check_artifacts, is_as_checked, write_checks
 from rollbook.server.episodes.messages import (
     found_answer,
     new_episode_columns,
@@ -44,12 +44,12 @@ from rollbook.server.http.responses import json_response
 from rollbook.server.queries import ArtifactRow, EpisodeRow, Scope
 
 _AT_ONCE = 32
-"""Of the episodes whose artifacts are looked at; the others wait."""
+"""Episodes whose artifacts are checked at once; the others wait."""
 
 SMALL_BYTES = 1 << 20
-"""An artifact up to this size comes along with the answer, if it is on our own disk."""
+"""An artifact up to this size is sent with the answer, if it is on local disk."""
 _MOST_BYTES = 16 << 20
-"""Of all of them in one answer; the others get a URL."""
+"""Bytes of all artifacts in one answer; the others get a URL."""
 
 _create = msgspec.json.Decoder(CreateEpisodes)
 _look_up = msgspec.json.Decoder(LookUpEpisodes)
@@ -60,7 +60,7 @@ _read = msgspec.json.Decoder(ReadArtifacts)
 
 
 async def create_episodes(request: Request) -> Response:
-    """All or nothing; where one is wrong, the answer says which."""
+    """All or nothing; when an episode is invalid, the answer names it."""
     context = context_of(request)
     caller = await caller_of(request)
     body = await json_body(request, _create, context.settings.body_limit_bytes)
@@ -145,7 +145,7 @@ async def _download_urls(
 
 
 async def read_artifacts(request: Request) -> Response:
-    """For many small files a request each costs more than their bytes. Each is compared with its SHA-256."""
+    """For many small files one request each costs more than their bytes. Each file is compared with its SHA-256."""
     context = context_of(request)
     base_url = base_url_of(request)
     caller = await caller_of(request)
@@ -178,7 +178,7 @@ def _stored_artifact(episode: EpisodeRow | None, wanted: WantedArtifact) -> Arti
 
 
 async def _small_ones(blobs: BlobStore, artifacts: Iterable[ArtifactRow]) -> dict[str, bytes]:
-    """By object key. From S3 none: there, bytes do not go through us."""
+    """By object key. Empty for S3, where bytes do not pass through the server."""
     if not isinstance(blobs, LocalBlobs):
         return {}
     chosen: dict[str, str] = {}
@@ -204,7 +204,7 @@ async def _small_ones(blobs: BlobStore, artifacts: Iterable[ArtifactRow]) -> dic
 
 
 def _contents(blobs: LocalBlobs, key: str) -> bytes | None:
-    """None when it is not there or was replaced by something larger; who asks then for its URL learns what is wrong."""
+    """None when the blob is missing or was replaced by a larger one; a request for its URL then explains why."""
     try:
         with disk_errors(), blobs.objects.open(key.split("/")) as file:
             data = file.read(SMALL_BYTES + 1)
@@ -214,8 +214,8 @@ def _contents(blobs: LocalBlobs, key: str) -> bytes | None:
 
 
 def _can_still_be_replaced(context: ServerContext, episode: EpisodeRow) -> bool:
-    """While an upload URL may be good that was signed before the episode was finalized. Later, nobody has one, and the
-    blob store need not be asked about every artifact of a thousand episodes."""
+    """True while an upload URL that was signed before the finalize may still be valid. Later nobody can replace the
+    bytes, and the blob store need not be asked about each artifact of a thousand episodes."""
     if episode.finalized_at_us is None:
         return True
     ttl_us = context.settings.upload_ttl_s * 1_000_000
@@ -223,18 +223,18 @@ def _can_still_be_replaced(context: ServerContext, episode: EpisodeRow) -> bool:
 
 
 async def _is_fit(context: ServerContext, caller: Caller, artifact: ArtifactRow) -> bool:
-    """Its bytes are those that were checked, or the same ones again. Others are refused from now on."""
+    """The bytes are the checked ones, or the same bytes uploaded again. Other bytes are refused from now on."""
     info = await context.blobs.head(artifact.object_key)
     if info is None:
         context.log.error("artifact_lost", episode_id=artifact.episode_id, kind=artifact.kind)
         return False
     if is_as_checked(artifact, info):
         return True
-    [finding] = await look_at(context, [artifact], {})
+    [check] = await check_artifacts(context, [artifact], {})
     await context.write_for(
-        caller.org_id, lambda scope: write_findings(scope, artifact.episode_id, [finding])
+        caller.org_id, lambda scope: write_checks(scope, artifact.episode_id, [check])
     )
-    return finding.disagrees is None
+    return check.disagrees is None
 
 
 routes: tuple[LeanRoute, ...] = (

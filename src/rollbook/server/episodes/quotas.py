@@ -1,4 +1,4 @@
-"""Quotas: how much an organisation may keep. Its own limit counts before the server's; None is no limit."""
+"""Quotas: how much an organisation may store. Its own limit has priority over the server's; None means no limit."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from rollbook.server.settings import Settings
 
 
 def checked_quota(scope: Scope, settings: Settings, *, more_bytes: int = 0) -> int:
-    """How many bytes one more artifact may have; QuotaExceeded when there are too many already.
+    """How many bytes one more artifact may have. Raises QuotaExceeded when the quota is exceeded.
 
-    Asked after a change, in its transaction, which is then undone: so two at once cannot both slip through.
+    Called after a change, in the same transaction, which is then undone, so two concurrent changes cannot both pass.
     """
     usage = scope.quota_usage()
     episodes = _first(usage.quota_episodes, settings.quota_episodes)

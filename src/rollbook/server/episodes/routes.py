@@ -1,6 +1,6 @@
-"""Episodes over HTTP: create, finalize, read, find, tag, archive, delete.
+"""Episodes over HTTP: create, finalize, read, find, tag, archive and delete.
 
-Creating and finalizing an episode without artifacts is one transaction each: this is what robots do all day.
+Creating and finalizing an episode without artifacts, the most frequent requests, are one transaction each.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ async def create_episode(request: Request) -> Response:
 
 
 def _open(episode: EpisodeRow, kinds: list[ArtifactKind]) -> list[ArtifactKind]:
-    """A request that is repeated late finds artifacts that are there for good; those get no URL any more."""
+    """A create that is repeated late may find finished artifacts; those get no upload URL."""
     if episode.finalized_at_us is None:
         return kinds
     done = {each.kind for each in episode.artifacts if each.status == "stored"}
@@ -101,7 +101,7 @@ async def finalize_episode(request: Request) -> Response:
 
 
 async def finalize_episodes(request: Request) -> Response:
-    """Each on its own: one that fails holds nobody back, and says why in its place."""
+    """Each episode on its own: one that fails does not stop the others, and its answer says why."""
     context = context_of(request)
     caller = await caller_of(request)
     body = await json_body(request, _finalize_many, context.settings.body_limit_bytes)
@@ -202,7 +202,7 @@ async def change_tags(request: Request) -> Response:
 
 
 async def delete_episode(request: Request) -> Response:
-    """Its rows are gone when this answers. Its blobs too, or they are noted and go later."""
+    """When this answers, the rows are deleted. The blobs are deleted too, or noted and deleted later."""
     episode_id: str = request.path_params["episode_id"]
     context = context_of(request)
     caller = await caller_of(request)

@@ -1,5 +1,5 @@
-"""Searches: the query string of a list, read into a filter. A name that nobody knows is refused, not passed over:
-a filter with a typo in it would otherwise find everything."""
+"""Searches: reads the query string of a list into a filter. An unknown name is refused, because a filter with a typing
+error would otherwise match everything."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class Search:
 def _whole(name: str, text: str) -> int:
     digits = text[1:] if text.startswith("-") else text
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= _LONGEST_NUMBER):
-        raise _wrong(name, "a whole number")
+        raise _invalid_value(name, "a whole number")
     return int(text)
 
 
 def _limit(name: str, text: str) -> int:
     limit = _whole(name, text)
     if not 1 <= limit <= MOST_ON_A_PAGE:
-        raise _wrong(name, f"a number from 1 to {MOST_ON_A_PAGE}")
+        raise _invalid_value(name, f"a number from 1 to {MOST_ON_A_PAGE}")
     return limit
 
 
 def _truth(name: str, text: str) -> bool:
     if text not in ("true", "false"):
-        raise _wrong(name, "true or false")
+        raise _invalid_value(name, "true or false")
     return text == "true"
 
 
@@ -96,7 +96,7 @@ def _set_once(values: dict[str, Any], name: str, value: object) -> None:
     values[name] = value
 
 
-def _wrong(name: str, expected: str) -> Problem:
+def _invalid_value(name: str, expected: str) -> Problem:
     return Problem(400, "invalid_value", f"{name}: expected {expected}", where=name)
 
 

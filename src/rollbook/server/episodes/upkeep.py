@@ -1,7 +1,7 @@
-"""Upkeep: recordings that nobody finished, blobs that nobody knows, and what has expired.
+"""Upkeep: gives up abandoned recordings, and deletes orphaned blobs and expired rows.
 
-Everything here can be done twice, or by two processes at once, without harm. A lease sees to it that of the processes
-on one machine only one takes the trouble.
+Everything here may be done twice, or by two processes at once, without harm. A lease lets one process per machine do
+the work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rollbook.files import Lease
 from rollbook.server.blobs.interface import BlobInfo
 from rollbook.server.context import ServerContext
 from rollbook.server.db.engine import NOBODY
-from rollbook.server.episodes.artifacts import look_at, remove_blobs, write_findings
+from rollbook.server.episodes.artifacts import check_artifacts, remove_blobs, write_checks
 from rollbook.server.logs import frames_of
 from rollbook.server.queries import EpisodeRow, Scope, delete_expired, organisation_ids
 from rollbook.server.webhooks.events import announce_run
@@ -25,12 +25,12 @@ from rollbook.server.webhooks.events import announce_run
 _AT_ONCE = 100
 _KEYS_AT_ONCE = 500
 _EXPIRED_KEPT_US = 86_400_000_000
-"""Whoever polls an expired device login is told so for a day."""
+"""A client that polls an expired device login is told so for a day."""
 _LEASE_PASSES = 3
 
 
 @dataclass(slots=True)
-class Reaped:
+class UpkeepDone:
     abandoned: int = 0
     uploads: int = 0
     blobs: int = 0
@@ -42,8 +42,8 @@ class Reaped:
     deliveries: int = 0
 
 
-async def keep_reaping(context: ServerContext) -> None:
-    """Until it is cancelled. Whatever fails is logged and tried again at the next turn."""
+async def keep_up(context: ServerContext) -> None:
+    """Runs until it is cancelled. A failure is logged, and the work is tried again at the next turn."""
     every_s = context.settings.reap_every_s
     next_orphans = 0.0
     clock = asyncio.get_running_loop().time
@@ -51,11 +51,11 @@ async def keep_reaping(context: ServerContext) -> None:
         try:
             with _turn(context):
                 find_orphans = clock() >= next_orphans
-                _tell(context, await reap(context, find_orphans=find_orphans))
+                _log_done(context, await do_upkeep(context, find_orphans=find_orphans))
                 if find_orphans:
                     next_orphans = clock() + context.settings.find_orphans_every_s
         except LeaseHeld:
-            pass  # another process is at it
+            pass  # another process does the upkeep
         except Exception as error:  # noqa: BLE001 - upkeep must not end because of one bad turn
             context.log.error("upkeep_failed", error=repr(error), frames=frames_of(error))
         await asyncio.sleep(every_s)
@@ -67,50 +67,50 @@ def _turn(context: ServerContext) -> Lease:
     return Lease.acquire(context.settings.data_dir / "upkeep.lease", owner=owner, ttl_s=ttl_s)
 
 
-def _tell(context: ServerContext, reaped: Reaped) -> None:
-    done = {name: count for name, count in asdict(reaped).items() if count}
-    if done:
-        context.log.info("upkeep", **done)
+def _log_done(context: ServerContext, done: UpkeepDone) -> None:
+    counts = {name: count for name, count in asdict(done).items() if count}
+    if counts:
+        context.log.info("upkeep", **counts)
 
 
-async def reap(context: ServerContext, *, find_orphans: bool = False) -> Reaped:
-    """One turn over all organisations. What one of them meets holds up none of the others."""
-    reaped = Reaped()
+async def do_upkeep(context: ServerContext, *, find_orphans: bool = False) -> UpkeepDone:
+    """One turn over all organisations. An error of one organisation does not stop the others."""
+    done = UpkeepDone()
     now = context.clock()
-    reaped.expired = await context.db.write(
+    done.expired = await context.db.write(
         NOBODY, lambda connection: delete_expired(connection, now - _EXPIRED_KEPT_US)
     )
     for org_id in await context.db.read(NOBODY, organisation_ids):
         try:
-            await _reap_organisation(context, org_id, reaped)
+            await _tend_organisation(context, org_id, done)
         except RollbookError as error:
             context.log.warning("upkeep_put_off", org_id=org_id, error=str(error))
-    reaped.leftovers = await context.blobs.sweep(older_than_s=context.settings.reap_after_s)
+    done.leftovers = await context.blobs.sweep(older_than_s=context.settings.reap_after_s)
     if find_orphans:
-        reaped.orphans = await _remove_orphans(context)
-    return reaped
+        done.orphans = await _remove_orphans(context)
+    return done
 
 
-async def _reap_organisation(context: ServerContext, org_id: str, reaped: Reaped) -> None:
+async def _tend_organisation(context: ServerContext, org_id: str, done: UpkeepDone) -> None:
     settings, now = context.settings, context.clock()
     before_us = now - int(settings.reap_after_s * 1e6)
-    reaped.abandoned += await _abandon(context, org_id, before_us)
-    reaped.uploads += await _give_up_uploads(context, org_id, before_us)
+    done.abandoned += await _abandon(context, org_id, before_us)
+    done.uploads += await _give_up_uploads(context, org_id, before_us)
     doomed = await context.read_for(org_id, lambda scope: scope.doomed_objects())
-    reaped.blobs += len(await remove_blobs(context, org_id, doomed))
+    done.blobs += len(await remove_blobs(context, org_id, doomed))
     old_us = now - int(settings.idempotency_ttl_s * 1e6)
-    reaped.idempotency_keys += await context.write_for(
+    done.idempotency_keys += await context.write_for(
         org_id, lambda scope: scope.forget_idempotency_keys(old_us)
     )
-    reaped.eval_runs += await _give_up_runs(context, org_id)
+    done.eval_runs += await _give_up_runs(context, org_id)
     told_us = now - int(settings.webhook_log_s * 1e6)
-    reaped.deliveries += await context.write_for(
+    done.deliveries += await context.write_for(
         org_id, lambda scope: scope.forget_deliveries(told_us)
     )
 
 
 async def _abandon(context: ServerContext, org_id: str, before_us: int) -> int:
-    """Failed, and what had arrived is kept: the last minutes of a robot that died are worth the most."""
+    """Marks the episodes as failed and keeps what arrived: the last minutes before a crash are the most useful."""
 
     def find(scope: Scope) -> list[EpisodeRow]:
         ids = scope.abandoned_episodes(before_us, _AT_ONCE)
@@ -128,12 +128,12 @@ async def _abandon(context: ServerContext, org_id: str, before_us: int) -> int:
 async def _abandon_one(
     context: ServerContext, org_id: str, episode: EpisodeRow, before_us: int
 ) -> bool:
-    findings = await look_at(context, episode.artifacts, {})
+    checks = await check_artifacts(context, episode.artifacts, {})
 
     def abandon(scope: Scope) -> bool:
         abandoned = scope.abandon_episode(episode.id, before_us)
         if abandoned:
-            write_findings(scope, episode.id, findings)
+            write_checks(scope, episode.id, checks)
         return abandoned
 
     abandoned = await context.write_for(org_id, abandon)
@@ -143,7 +143,7 @@ async def _abandon_one(
 
 
 async def _give_up_uploads(context: ServerContext, org_id: str, before_us: int) -> int:
-    """Their parts are noted here and removed with the other blobs that are to go."""
+    """Notes their parts here; they are removed with the other blobs that wait for deletion."""
 
     def give_up(scope: Scope) -> int:
         stale = scope.stale_uploads(before_us, _AT_ONCE)
@@ -160,7 +160,7 @@ async def _give_up_uploads(context: ServerContext, org_id: str, before_us: int) 
 
 
 async def _give_up_runs(context: ServerContext, org_id: str) -> int:
-    """Failed, with the results that came. A runner that does come back goes on where it was."""
+    """Marks the runs as failed and keeps the results that arrived. A runner that returns can continue."""
     before_us = context.clock() - int(context.settings.reap_runs_after_s * 1e6)
 
     def give_up(scope: Scope) -> tuple[int, bool]:
@@ -184,7 +184,7 @@ async def _give_up_runs(context: ServerContext, org_id: str) -> int:
 
 
 async def _remove_orphans(context: ServerContext) -> int:
-    """Blobs that no row speaks of: put there through a URL that outlived its episode. Young ones are left alone."""
+    """Blobs that no row names: they were uploaded through a URL that outlived its episode. New blobs are left alone."""
     before_us = context.clock() - int(context.settings.reap_after_s * 1e6)
     count = 0
     async for some in _in_batches(context.blobs.list("episodes/")):

@@ -1,7 +1,7 @@
-"""Uploads: signed URLs to put artifacts to, new ones for those that expired, and large files in parts.
+"""Uploads: signed URLs for artifacts, new URLs for expired ones, and large files in parts.
 
-An upload in parts can stop and go on at any time: whoever asks is told which parts have arrived and where to send the
-others. It becomes an artifact in one step, when it is completed and found to be what was announced.
+An upload in parts can be interrupted and resumed at any time: the answer lists the parts that have arrived and where to
+send the others. It becomes an artifact in one step, when it is completed and matches what was announced.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from rollbook.server.accounts.callers import caller_of
 from rollbook.server.blobs.interface import PartInfo
 from rollbook.server.context import Caller, ServerContext, base_url_of, context_of
 from rollbook.server.episodes.artifacts import (
-    Finding,
-    look_at,
+    ArtifactCheck,
+    announce_renditions,
+    check_artifacts,
     remove_blobs,
-    tell_renditions,
-    write_findings,
+    write_checks,
 )
 from rollbook.server.episodes.quotas import checked_quota
 from rollbook.server.http.openapi import LeanRoute, route
@@ -48,7 +48,7 @@ from rollbook.server.queries import ArtifactRow, EpisodeRow, Scope, UploadRow
 
 _DEFAULT_PART = 16 << 20
 _LEAST_PART = 5 << 20
-"""S3 takes no smaller one, but for the last."""
+"""The smallest part that S3 accepts, except for the last one."""
 _URLS_AT_ONCE = 1000
 
 _request_urls = msgspec.json.Decoder(RequestUrls)
@@ -57,7 +57,7 @@ _complete_upload = msgspec.json.Decoder(CompleteUpload)
 
 
 def slot(org_id: str, episode_id: str, kind: ArtifactKind) -> tuple[str, str, str]:
-    """Kind, object key and content type. The key follows from the ids: what is uploaded again takes its own place."""
+    """Kind, object key and content type. The key is derived from the ids, so a repeated upload replaces the first."""
     return kind, f"episodes/{org_id}/{episode_id}/{FILE_NAMES[kind]}", CONTENT_TYPES[kind]
 
 
@@ -68,7 +68,7 @@ async def signed_urls(
     kinds: Iterable[ArtifactKind],
     most: int,
 ) -> list[UploadUrl]:
-    """In the order of `kinds`."""
+    """URLs in the order of `kinds`."""
     ttl_s = context.settings.upload_ttl_s
     expires_at = wire_time(context.clock() + ttl_s * 1_000_000)
     by_kind = {each.kind: each for each in artifacts}
@@ -119,7 +119,7 @@ def _open_episode(scope: Scope, episode_id: str) -> EpisodeRow:
 
 
 def _slot_to_fill(scope: Scope, episode: EpisodeRow, kind: ArtifactKind) -> ArtifactRow:
-    """What a finalized episode has stays: whoever read it once has to find the same again."""
+    """The artifacts of a finalized episode do not change: a reader must find the same bytes again."""
     there = next((each for each in episode.artifacts if each.kind == kind), None)
     if there is None:
         there = scope.request_artifact(episode.id, *slot(scope.org_id, episode.id, kind))
@@ -134,7 +134,7 @@ def _slot_to_fill(scope: Scope, episode: EpisodeRow, kind: ArtifactKind) -> Arti
 
 
 def _emptied(scope: Scope, episode_id: str, kind: str) -> ArtifactRow | None:
-    """Waiting for bytes again; those that were there do not count any more."""
+    """The artifact waits for new bytes; earlier bytes are not valid any more."""
     columns = (
         "size",
         "sha256",
@@ -226,19 +226,19 @@ async def _upload(context: ServerContext, caller: Caller, request: Request) -> U
 
 
 async def _state(context: ServerContext, base_url: str, upload: UploadRow) -> UploadState:
-    """Which parts arrived is for the blob store to say: they went there past us."""
+    """The blob store knows which parts arrived: clients send them there directly."""
     ttl_s = context.settings.upload_ttl_s
     expected = _expected_parts(upload)
     arrived: dict[int, PartInfo] = {}
     if upload.completed_at_us is None:
         try:
             parts = await context.blobs.parts(upload.object_key, upload.store_id or "")
-            # one of another size was cut short on its way
+            # a part of another size was cut short
             arrived = {
                 part.number: part for part in parts if expected.get(part.number) == part.size
             }
         except UploadNotFound:
-            pass  # completed in the blob store, and not noted yet: complete it again
+            pass  # completed in the blob store but not noted: complete it again
     missing = [number for number in expected if number not in arrived]
     urls = [
         PartUrl(number, await _part_url(context, base_url, upload, number, expected[number]))
@@ -259,7 +259,7 @@ async def _state(context: ServerContext, base_url: str, upload: UploadRow) -> Up
 
 
 def _expected_parts(upload: UploadRow) -> dict[int, int]:
-    """How many bytes each part has."""
+    """The size of each part."""
     whole, rest = divmod(upload.size, upload.part_size)
     sizes = [upload.part_size] * whole + ([rest] if rest else [])
     return dict(enumerate(sizes, start=1))
@@ -282,15 +282,15 @@ async def _part_url(
 
 
 async def complete_upload(request: Request) -> Response:
-    """Again gives the same answer, also when the server died in between."""
+    """A repeated request gets the same answer, also when the server died in between."""
     context = context_of(request)
     caller = await caller_of(request)
     body = await json_body(request, _complete_upload, context.settings.body_limit_bytes)
     upload = await _upload(context, caller, request)
     if upload.completed_at_us is None:
         await _join_parts(context, upload, body)
-        finding = await _inspected(context, caller, upload, body)
-        await _note_completed(context, caller, upload, finding)
+        check = await _inspected(context, caller, upload, body)
+        await _note_completed(context, caller, upload, check)
     artifact = await context.read(
         caller, lambda scope: scope.artifact(upload.episode_id, upload.kind)
     )
@@ -318,7 +318,7 @@ async def _join_parts(context: ServerContext, upload: UploadRow, body: CompleteU
             upload.object_key, store_id, [arrived[number] for number in expected]
         )
     except UploadNotFound:
-        # joined before, by a request that did not live to say so
+        # joined by an earlier request that did not finish
         info = await blobs.head(upload.object_key)
         if info is None or info.size != upload.size:
             raise
@@ -335,27 +335,27 @@ def _refuse_other_numbers(parts: list[CompletedPart] | None, expected: dict[int,
 
 async def _inspected(
     context: ServerContext, caller: Caller, upload: UploadRow, body: CompleteUpload
-) -> Finding:
-    """Bytes that are not what was announced are removed: nobody is to find them under the name of the artifact."""
+) -> ArtifactCheck:
+    """Removes bytes that differ from what was announced, so that nobody reads them as the artifact."""
     artifact = await context.read(
         caller, lambda scope: scope.artifact(upload.episode_id, upload.kind)
     )
     if artifact is None:
         raise not_found("upload")
     claim = Claim(sha256=body.sha256 or upload.sha256, size=upload.size)
-    [finding] = await look_at(context, [artifact], {upload.kind: claim})
+    [check] = await check_artifacts(context, [artifact], {upload.kind: claim})
     damaged = await _damaged_parts(context, upload, body.parts or [])
-    if finding.disagrees is None and not damaged:
-        return finding
+    if check.disagrees is None and not damaged:
+        return check
     await context.blobs.delete(upload.object_key)
     await context.write(caller, lambda scope: _forget_upload(scope, upload))
-    why = finding.disagrees or f"parts {', '.join(map(str, damaged[:20]))} are not what was sent"
+    why = check.disagrees or f"parts {', '.join(map(str, damaged[:20]))} are not what was sent"
     text = f"{why}. Nothing was kept; start a new upload"
     raise Problem(409, "artifact_mismatch", text, parts=damaged)
 
 
 def _forget_upload(scope: Scope, upload: UploadRow) -> None:
-    """Whatever lay in its place before was replaced when the parts were joined, and is gone as well."""
+    """The earlier blob was replaced when the parts were joined, so its row is reset too."""
     scope.abort_upload(upload.id)
     _emptied(scope, upload.episode_id, upload.kind)
 
@@ -363,7 +363,7 @@ def _forget_upload(scope: Scope, upload: UploadRow) -> None:
 async def _damaged_parts(
     context: ServerContext, upload: UploadRow, parts: list[CompletedPart]
 ) -> list[int]:
-    """Those whose own SHA-256 was announced and is another."""
+    """Parts whose announced SHA-256 differs."""
     announced = {part.number: part.sha256 for part in parts if part.sha256 is not None}
     damaged = []
     for number in sorted(announced):
@@ -378,16 +378,16 @@ async def _damaged_parts(
 
 
 async def _note_completed(
-    context: ServerContext, caller: Caller, upload: UploadRow, finding: Finding
+    context: ServerContext, caller: Caller, upload: UploadRow, check: ArtifactCheck
 ) -> None:
     def note(scope: Scope) -> None:
         if scope.complete_upload(upload.id) is not None:
-            write_findings(scope, upload.episode_id, [finding])
+            write_checks(scope, upload.episode_id, [check])
             checked_quota(scope, context.settings)
 
     await context.write(caller, note)
     context.metrics.artifact(upload.kind, upload.size)
-    tell_renditions(context, caller.org_id, [finding])
+    announce_renditions(context, caller.org_id, [check])
 
 
 async def abort_upload(request: Request) -> Response:

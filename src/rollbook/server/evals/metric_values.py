@@ -1,5 +1,5 @@
-"""What a runner says about one pair, made fit to be kept: bounded, storable, and with the baseline's own outcome where
-the runner did not know it."""
+"""Metrics of one pair: checks their size and values, and adds the outcome of the baseline where the runner does not
+know it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollbook.server.db.value_checks import checked_object, is_storable
 from rollbook.server.http.responses import json_bytes
 
 MOST_BYTES = 64 << 10
-"""Of the metrics of one pair, as JSON. Columns over time belong into an artifact."""
+"""Bytes of the metrics of one pair, as JSON. Time series belong into an artifact."""
 _BASELINES = {f"{name}_baseline": name for name in OUTCOMES}
 
 
@@ -30,7 +30,7 @@ def checked_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kept_error(error: str | None) -> str | None:
-    """Whatever a policy raised: cut, and with what cannot be stored replaced, but never refused."""
+    """The error of a policy: cut to length, with characters that cannot be stored replaced. It is never refused."""
     if error is None:
         return None
     kept = error[:LONGEST_ERROR]
@@ -40,12 +40,12 @@ def kept_error(error: str | None) -> str | None:
 
 
 def lacks_baseline(metrics: Mapping[str, Any]) -> bool:
-    """An outcome of the baseline is null or left out."""
+    """The outcome of the baseline is null or missing."""
     return any(metrics.get(name) is None for name in _BASELINES)
 
 
 def with_baseline(metrics: dict[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What the recorded episode itself says about how it ended fills what is missing, and nothing else."""
+    """The recorded outcome of the episode fills in what is missing, and changes nothing else."""
     outcome = outcome_of(metadata)
     known = {
         key: outcome[name]

@@ -1,7 +1,7 @@
-"""Results of an eval run over HTTP: one, or a thousand in one transaction; and read back page by page.
+"""Results of an eval run over HTTP: record one, or a thousand in one transaction, and read them page by page.
 
-A result fills the row that its baseline has had since the run was made, so sending it again replaces it. What a run
-has come to is counted from its rows each time.
+A result fills the row that its baseline has since the run was created, so sending it again replaces it. The counts of a
+run are computed from its rows each time.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ async def put_result(request: Request) -> Response:
 
 
 async def put_result_batch(request: Request) -> Response:
-    """Each on its own: one that is refused holds nobody back, and says why in its place."""
+    """Each result on its own: one that is refused does not stop the others, and its answer says why."""
     context = context_of(request)
     caller = await caller_of(request)
     body = await json_body(request, _put_many, context.settings.body_limit_bytes)
@@ -85,7 +85,7 @@ async def put_result_batch(request: Request) -> Response:
     results = await asyncio.to_thread(lambda: [_checked(each) for each in body.results])
     run, answers = await context.write(caller, lambda scope: put_results(scope, run_id, results))
     told = [
-        _told(each.baseline_episode_id, answer)
+        _answer_of(each.baseline_episode_id, answer)
         for each, answer in zip(body.results, answers, strict=True)
     ]
     return json_response(ResultsPut(run.status, run.episodes_completed, run.episodes_failed, told))
@@ -105,7 +105,7 @@ def _checked(body: PutResult) -> Checked:
     )
 
 
-def _told(baseline: str, answer: str | Problem) -> OneResultPut:
+def _answer_of(baseline: str, answer: str | Problem) -> OneResultPut:
     if isinstance(answer, Problem):
         return OneResultPut(
             baseline, error=answer.error, code=answer.code, status_code=answer.status
@@ -116,7 +116,7 @@ def _told(baseline: str, answer: str | Problem) -> OneResultPut:
 def put_results(
     scope: Scope, run_id: str, results: Sequence[Checked]
 ) -> tuple[EvalRunRow, list[str | Problem]]:
-    """The run as it is now, and for each result the id of its row or why it was not taken."""
+    """The updated run, and for each result the id of its row or the reason why it was refused."""
     run = scope.eval_run(run_id, lock=True)
     if run is None:
         raise not_found("eval run")
@@ -155,8 +155,8 @@ def _other_policy() -> Problem:
 
 
 def _completed(scope: Scope, results: Sequence[NewResult]) -> list[NewResult]:
-    """With what the recorded baselines themselves say, where their runner did not know it. A crash says it least of
-    all, and has lost only what the baseline had."""
+    """Adds the recorded outcomes of the baselines where the runner does not know them. A crashed replay never
+    knows them."""
     lacking = {each.baseline_episode_id for each in results if lacks_baseline(each.metrics)}
     recorded = scope.episode_metadata(lacking) if lacking else {}
     return [

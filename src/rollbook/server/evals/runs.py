@@ -1,7 +1,7 @@
-"""Eval runs over HTTP: create, finalize, cancel, read, find, delete.
+"""Eval runs over HTTP: create, finalize, cancel, read, find and delete.
 
-A run is made whole: if one of its baselines is not here, there is no run. Its summary is computed from the results as
-they are in the database, whoever sent them, and stored only beside those very results.
+A run is created whole: if one of its baselines does not exist, the run is not created. Its summary is computed from the
+results in the database, and stored only together with those results.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def create_eval_run(request: Request) -> Response:
     baselines = list(dict.fromkeys(body.baseline_episode_ids))
     if len(baselines) > MOST_BASELINES:
         expected = f"at most {MOST_BASELINES} episodes; make several runs of them"
-        raise _wrong("baseline_episode_ids", f"expected {expected}")
+        raise _invalid_value("baseline_episode_ids", f"expected {expected}")
     values = _values(body, caller)
     key = request.headers.get("idempotency-key")
     idempotency = None if key is None else (key, digest_of("rollbook.create-eval-run", text))
@@ -96,7 +96,7 @@ def _values(body: CreateEvalRun, caller: Caller) -> dict[str, Any]:
             ("name", body.name),
         )
     }
-    # the default is written down as well: it must not change under a run that is under way
+    # the default is stored too: it must not change during a run
     gate = Gate() if body.gate is None else _checked_gate(body.gate)
     return {
         **texts,
@@ -116,7 +116,7 @@ def _checked_gate(given: Mapping[str, Any]) -> Gate:
 
 
 def _no_such_baselines(unknown: Sequence[str]) -> Problem:
-    """All or nothing: a comparison that quietly leaves episodes out is another comparison."""
+    """All or nothing: a comparison that silently leaves episodes out would be another comparison."""
     text = (
         f"{len(unknown)} of the baseline episodes are not here, so no run was made; "
         "check their ids, and that your key is of the organisation they belong to"
@@ -124,7 +124,7 @@ def _no_such_baselines(unknown: Sequence[str]) -> Problem:
     return Problem(404, "not_found", text, missing=list(unknown[:_MOST_NAMED]))
 
 
-def _wrong(name: str, text: str) -> Problem:
+def _invalid_value(name: str, text: str) -> Problem:
     return Problem(400, "invalid_value", f"{name}: {text}", where=f"$.{name}")
 
 
@@ -132,7 +132,7 @@ def _wrong(name: str, text: str) -> Problem:
 
 
 async def finalize_eval_run(request: Request) -> Response:
-    """Again computes the summary again. Results that arrive while it is computed are waited for."""
+    """A repeated finalize computes the summary again. Results that arrive meanwhile are included."""
     context = context_of(request)
     caller = await caller_of(request)
     require(caller, "record")
@@ -191,11 +191,11 @@ def _finish(
     body: FinalizeEvalRun,
     computed: tuple[Rollup, int],
 ) -> tuple[EvalRunRow | None, bool]:
-    """The run as it is now, or None when results came after what was `computed`; and whether a webhook is told."""
+    """The updated run, or None when results arrived after `computed`; and whether a webhook has to be called."""
     summary, revision = computed
     run = _open_run(scope, run_id, lock=True)
     if run.status == "completed" != body.status:
-        raise closed(run)  # it would take results again, after somebody has acted on its decision
+        raise closed(run)  # otherwise it would accept results after somebody acted on its decision
     metadata = run.metadata
     if body.metadata:
         metadata = checked_object("eval run", "metadata", {**metadata, **body.metadata})
@@ -234,7 +234,7 @@ def closed(run: EvalRunRow) -> Problem:
 
 
 async def cancel_eval_run(request: Request) -> Response:
-    """Again is no mistake. What was measured stays to be read."""
+    """Repeating it is not an error. Recorded results stay readable."""
     context, caller = context_of(request), await caller_of(request)
     run_id: str = request.path_params["eval_run_id"]
 

@@ -1,4 +1,4 @@
-"""Scenarios over HTTP: list them, change one, put it aside, delete it."""
+"""Scenarios over HTTP: list, change, deactivate and delete them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def list_scenarios(request: Request) -> Response:
 
 
 async def change_scenario(request: Request) -> Response:
-    """Who lowers a bar is in the audit log."""
+    """The audit log records who lowers a threshold."""
     context, caller = context_of(request), await caller_of(request)
     body = await json_body(request, _change, context.settings.body_limit_bytes)
     given = {

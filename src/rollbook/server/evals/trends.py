@@ -1,4 +1,4 @@
-"""Trends: one metric over many eval runs, as a line that can be drawn."""
+"""Trends: one metric over many eval runs, as a series of points."""
 
 from __future__ import annotations
 

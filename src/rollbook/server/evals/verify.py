@@ -1,4 +1,5 @@
-"""The gate over HTTP: does a candidate pass every critical scenario? Promote episodes, record results, ask."""
+"""The ship gate over HTTP: does a candidate pass every critical scenario? Routes to promote episodes, record results
+and check."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ _record = msgspec.json.Decoder(RecordVerification)
 
 
 async def promote_episode(request: Request) -> Response:
-    """An episode that is a scenario already stays as it is; one that was put aside is active again."""
+    """An episode that is a scenario stays as it is; an inactive scenario becomes active again."""
     context = context_of(request)
     caller = await caller_of(request)
     body = await json_body(request, _promote, context.settings.body_limit_bytes)
@@ -75,7 +76,7 @@ async def check_gate(request: Request) -> Response:
 
 
 def gate_answer(version: str, standings: Sequence[Standing]) -> GateAnswer:
-    """Only `pass` passes: a scenario that failed, broke or was not replayed holds the candidate back."""
+    """Only `pass` passes: a scenario that failed, crashed or was not replayed blocks the candidate."""
     critical = [each for each in standings if each.scenario.severity == "critical"]
     counts = Counter(_counted_as(each) for each in critical)
     blockers = [_blocker(each) for each in critical if each.status != "pass"]

@@ -1,4 +1,4 @@
-"""Cursors: a place in a list as a text that a client hands back. It leads nowhere but into the list it came from."""
+"""Cursors: a position in a list, as a text that the client sends back. It is only valid for the list it came from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GREATEST = 2**63 - 1
 
 
 def cursor_at(place: tuple[int, str], listed: str) -> str:
-    """`listed` says which list it is, filters and all."""
+    """`listed` identifies the list, including its filters."""
     text = json.dumps([*place, listed])
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 

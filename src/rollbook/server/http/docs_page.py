@@ -1,4 +1,4 @@
-"""The API for people: one page of text and links, made from the OpenAPI document. Nothing is fetched from anywhere."""
+"""The API as a page for people, made from the OpenAPI document. It loads nothing from other hosts."""
 
 from __future__ import annotations
 

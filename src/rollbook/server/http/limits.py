@@ -1,7 +1,7 @@
-"""Limits: how often someone may ask. What is too often is answered 429 with the whole seconds to wait.
+"""Rate limits. A request over the limit is answered 429 with the whole seconds to wait.
 
-Counted in the memory of one process: with several workers each allows as much. That keeps the count out of the
-database, and a limit is there to stop a flood, not to meter a trickle.
+Each process counts in its own memory, so with several workers each allows the full rate. That keeps the counts out of
+the database; a limit stops floods and does not meter usage.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from rollbook.server.settings import Settings
 
 _MOST_REMEMBERED = 50_000
 _A_NETWORK = 64
-"""Bits of an IPv6 address that one customer has: the rest is theirs to choose."""
+"""Bits of an IPv6 address that belong to one customer, who chooses the rest."""
 
 
 class TokenBuckets:
-    """One for each name, `burst` deep, filled at `per_s`. Kept is only when a bucket will be full again."""
+    """One bucket for each name, `burst` deep and filled at `per_s`. Only the time when a bucket is full again is
+    stored."""
 
     def __init__(
         self, per_s: float, burst: float, clock: Callable[[], float] = time.monotonic
@@ -33,7 +34,7 @@ class TokenBuckets:
         self._full_at: dict[str, float] = {}
 
     def wait_s(self, name: str) -> int:
-        """0, and a token is spent; or the whole seconds until there is one again, and nothing is spent."""
+        """0 when a token was spent; else the whole seconds until there is a token, and nothing is spent."""
         now = self._clock()
         full_at = max(self._full_at.get(name, now), now) + self._every_s
         too_early_s = full_at - self._depth_s - now
@@ -45,7 +46,7 @@ class TokenBuckets:
         return 0
 
     def _forget(self, now: float) -> None:
-        """Full buckets are as good as none. If those do not suffice, the ones that would be full soonest go too."""
+        """Forgets full buckets. If that is not enough, also the buckets that would be full soonest."""
         draining = sorted((at, name) for name, at in self._full_at.items() if at > now)
         self._full_at = {name: at for at, name in draining[-_MOST_REMEMBERED // 2 :]}
 
@@ -54,7 +55,7 @@ class TokenBuckets:
 
 
 class RateLimits:
-    """For `ServerContext.limits`: of each key, and of each person, whatever they ask for."""
+    """Limits each key and each person, over all routes."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         rate = settings.requests_per_s
@@ -70,20 +71,20 @@ class RateLimits:
 
 
 def is_exempt(method: str, path: str) -> bool:
-    """What the public client gives up on when it is told to wait: it would lose a recording that is already here."""
+    """Requests that the public client gives up on when it is told to wait; it would lose a recording."""
     if method == "GET":
         return path.startswith("/api/episodes/")
     return path.endswith(("/finalize", "/api/verify/check")) or path.startswith("/api/cli/auth/")
 
 
 class AttemptLimits:
-    """Of those who are not known yet: by the address they come from, and by the account they try."""
+    """Limits callers who are not identified yet: by network address and by the account they try."""
 
     def __init__(self, per_minute: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._buckets = TokenBuckets(per_minute / 60, per_minute, clock)
 
     def spend(self, what: str, *names: str) -> None:
-        """Every name pays. The first that cannot is told, and those after it keep their tokens."""
+        """Every name spends a token. The first name without one is refused, and later names keep theirs."""
         for name in names:
             wait = self._buckets.wait_s(f"{what} {name}")
             if wait:
@@ -91,12 +92,12 @@ class AttemptLimits:
 
 
 def address_of(request: Request) -> str:
-    """Where a request comes from, for the audit log. A proxy that is trusted has been looked behind already."""
+    """The address of the client, for the audit log. The address behind a trusted proxy is already resolved."""
     return request.client.host if request.client is not None else "unknown"
 
 
 def network_of(request: Request) -> str:
-    """What is counted: one IPv4 address, or all that one customer can make up in IPv6."""
+    """The unit that is counted: one IPv4 address, or the IPv6 network of one customer."""
     address = address_of(request)
     try:
         parsed = ipaddress.ip_address(address)

@@ -1,5 +1,5 @@
-"""Lists over HTTP: filters, how many, and where to go on. A name that nobody knows is refused, not passed over: a
-filter with a typo in it would otherwise find everything."""
+"""Lists over HTTP: filters, page size and cursor. An unknown name is refused, because a filter with a typing error
+would otherwise match everything."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def listing_of(
     most: int,
     with_cursor: bool = True,
 ) -> Listing:
-    """`limit` is how many there are on a page when nobody says, `most` how many there may be."""
+    """`limit` is the default page size, `most` the greatest."""
     others = ("limit", "cursor") if with_cursor else ("limit",)
     filters: dict[str, str] = {}
     for name, text in params.multi_items():
@@ -65,7 +65,7 @@ def truth_of(filters: Mapping[str, str], name: str) -> bool | None:
 
 
 def page_parameters(most: int) -> tuple[dict[str, Any], ...]:
-    """For OpenAPI."""
+    """The parameters for OpenAPI."""
     return (
         query("limit", {"type": "integer", "minimum": 1, "maximum": most}, "On one page."),
         query("cursor", {"type": "string"}, "`next_cursor` of the page before."),

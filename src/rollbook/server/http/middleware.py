@@ -1,4 +1,4 @@
-"""The edge of the application: every request gets an id, is logged and counted, and is answered whatever happens."""
+"""The outermost middleware: every request gets an id, is logged and counted, and always gets an answer."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class RequestEdge:
         except Exception as error:
             context.log.error("request_failed", error=_named(error), frames=frames_of(error))
             if answer.status:
-                raise  # half an answer was sent: the connection is cut, so that nobody takes it for a whole one
+                raise  # half an answer was sent: cut the connection, so that nobody takes it for a complete one
             await problem_response(problem_of(error))(scope, receive, answer.send)
         finally:
             _tell(context, scope, answer.status, time.perf_counter() - began)
 
 
 class _Answer:
-    """Adds our headers to what is sent, and remembers the status."""
+    """Adds our headers to the response, and remembers its status."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
@@ -72,13 +72,13 @@ class _Answer:
 
 
 def _named(error: Exception) -> str:
-    """Without its text, which may hold what was sent to us."""
+    """The class only: the text may contain what the client sent."""
     return type(error).__name__
 
 
 def _tell(context: Telemetry, scope: Scope, status: int, seconds: float) -> None:
     route = getattr(scope.get("route"), "path", None)
-    if route is None:  # a plain route leaves no more than its function behind
+    if route is None:  # a plain Starlette route leaves only its function in the scope
         route = f"({getattr(scope.get('endpoint'), '__name__', 'none')})"
     method = scope["method"]
     context.metrics.request(method, route, status, seconds)

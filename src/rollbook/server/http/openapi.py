@@ -1,7 +1,7 @@
-"""OpenAPI: every route says what it takes and gives, and the document and its page are made from that.
+"""OpenAPI: every route declares what it takes and gives; the document and its page are made from that.
 
-A route of ours hands the request to its function as it is: nothing parses or checks on the way, msgspec does both in a
-fraction of the time. FastAPI writes the document, and is loaded when somebody first asks for it.
+A route passes the request to its function unchanged; msgspec decodes and checks it there, much faster than FastAPI
+would. FastAPI only writes the document, and is loaded when somebody first asks for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ERRORS = {
     403: "Known, and not allowed: a quota, a role, a signature.",
     404: "There is no such thing, or it is somebody else's: one answer for both.",
     408: "The body took too long to arrive.",
-    409: "Not in the state it is in.",
+    409: "The state of the resource does not allow this request; `error` says why.",
     413: "Too large.",
     415: "The body is not `application/json`.",
     429: "Too many requests; wait `Retry-After` seconds.",
@@ -51,16 +51,16 @@ class LeanRoute(Route):
         described: Json | None = None,
         shapes: tuple[type, ...] = (),
     ) -> None:
-        """`described`: what FastAPI is to say about it; None keeps it out of the document. `shapes`: of its body and
-        its answers, for the document."""
+        """`described`: the arguments for FastAPI's document; None leaves the route out. `shapes`: the types of its body
+        and answers."""
         super().__init__(path, handler, name=name, include_in_schema=described is not None)
-        self.methods = set(methods)  # and no HEAD that nobody asked for
+        self.methods = set(methods)  # without the HEAD that Starlette adds
         self.described = described
         self.shapes = shapes
         self.app = self._answer
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Errors go up to the application, which has an answer to each."""
+        """The application answers errors."""
         scope["route"] = self
         response: Response = await self.endpoint(Request(scope, receive, send))
         await response(scope, receive, send)
@@ -81,7 +81,7 @@ def route(
     open_to_all: bool = False,
     tag: str = "episodes",
 ) -> LeanRoute:
-    """`gives` is the shape of the answer under `status`; `answers` describes others that have no such shape."""
+    """`gives` is the type of the answer with `status`; `answers` describes answers without such a type."""
     responses: dict[int | str, Json] = {
         code: _error(code) for code in _possible(takes, errors, open_to_all)
     }
@@ -92,7 +92,7 @@ def route(
     if takes is not None:
         extra["requestBody"] = {"required": True, "content": _content(takes)}
     if not open_to_all:
-        extra["security"] = _ways_in(method)
+        extra["security"] = _security_of(method)
     described: Json = {
         "operation_id": handler.__name__,
         "summary": summary,
@@ -112,8 +112,8 @@ def route(
     )
 
 
-def _ways_in(method: str) -> list[Json]:
-    """By key, or by the cookie of a person: with the token of their session where something is changed."""
+def _security_of(method: str) -> list[Json]:
+    """By key, or by the cookie of a person; a change by cookie also needs the CSRF token."""
     changes = () if method == "GET" else ("csrf_token",)
     ways = (("key",), ("key_header",), ("robotrace_key_header",), ("session", *changes))
     return [{scheme: [] for scheme in way} for way in ways]
@@ -205,7 +205,7 @@ def document(app: Starlette) -> Json:
 
 
 def document_routes(app: Starlette) -> list[LeanRoute]:
-    """Both are made when they are first asked for: most processes never are."""
+    """Both are made at the first request: most processes never get one."""
     made: dict[str, bytes] = {}
 
     async def openapi(_request: Request) -> Response:

@@ -1,4 +1,5 @@
-"""Requests: a bounded body, decoded and checked against its shape; anything else is a 4xx that says what to send."""
+"""Requests: a body of limited size, decoded and checked against its type. Any other body is answered 4xx with what to
+send."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ async def json_body(request: Request, decoder: msgspec.json.Decoder[T], limit: i
 
 
 async def json_text(request: Request, limit: int) -> bytes:
-    """`Content-Type: application/json` is asked for: a page elsewhere cannot send it with somebody's cookie."""
+    """Requires `Content-Type: application/json`: a page of another site cannot send it with somebody's cookie."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         await _drain(request, limit)
@@ -57,7 +58,7 @@ async def _body(request: Request, limit: int) -> bytes:
 
 
 def decoded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """NaN and Infinity are no JSON, and are refused with everything else that is not."""
+    """NaN and Infinity are not JSON and are refused."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -74,7 +75,7 @@ def decoded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 def moment_us(name: str, text: str) -> int:
-    """ISO 8601 to microseconds since 1970; a time without a zone is in UTC."""
+    """ISO 8601 to microseconds since 1970; a time without a zone is UTC."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -95,7 +96,7 @@ def _too_large(limit: int) -> Problem:
 
 
 async def _drain(request: Request, limit: int) -> None:
-    """Reads a little of what is refused: a sender cut off in mid-sentence may never see the answer."""
+    """Reads a part of a refused body: a client that is cut off while it sends may never see the answer."""
     seen = 0
     try:
         async with asyncio.timeout(_DRAINED_S):

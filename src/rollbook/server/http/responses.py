@@ -1,6 +1,6 @@
 """Answers: JSON objects, times in UTC, and one shape for every error, `{"error": text, "code": str, …}`.
 
-Whatever goes wrong inside becomes a status here and nowhere else, so a fault has the same answer on every route.
+Errors become HTTP statuses only here, so an error has the same answer on every route.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Problem(Exception):
-    """An answer that is not the one that was asked for. `error` says what to do about it."""
+    """An error answer. `error` says what the client can do about it."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Problem(Exception):
 
 
 def not_found(what: str) -> Problem:
-    """The same for what is unknown and for what is somebody else's, so it names no id."""
+    """The same for an unknown id and for one of another tenant, so it names no id."""
     text = f"there is no such {what}; check its id, and that your key is of the organisation it belongs to"
     return Problem(404, "not_found", text)
 
@@ -79,7 +79,7 @@ def not_found(what: str) -> Problem:
 
 
 def json_bytes(value: object) -> bytes:
-    """The fast encoder knows no integer beyond 64 bits; a seed or a metadata value may be one."""
+    """The fast encoder cannot write integers beyond 64 bits; a seed or a metadata value may be one."""
     try:
         return _encode(value)
     except OverflowError:
@@ -123,7 +123,7 @@ def problem_response(problem: Problem) -> Response:
 
 
 def problem_of(error: Exception) -> Problem:
-    """The answer to an error; one that nobody foresaw is a 500 that says nothing of its cause."""
+    """The answer to an error. An unexpected error is a 500 that does not reveal its cause."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, RollbookError):
@@ -160,7 +160,7 @@ def _of_ours(error: RollbookError) -> Problem:
         return Problem(
             500, error.code, "the server failed; its log says why, under the X-Request-Id"
         )
-    # the text of a BlobError names all there is to know; object keys are not part of the wire
+    # a BlobError says everything in its text; object keys are not part of the wire
     told = {} if isinstance(error, BlobError) else error.fields
     extra = {name: _shown(value) for name, value in told.items()}
     return Problem(status, error.code, str(error), headers=_retry(status), **extra)
@@ -196,4 +196,4 @@ EXCEPTION_HANDLERS: dict[Any, ExceptionHandler] = {
     RollbookError: _handle,
     HTTPException: _handle,
 }
-"""For the application. What is not among them passes to the middleware, which logs it and answers 500."""
+"""For the application. Other errors reach the middleware, which logs them and answers 500."""

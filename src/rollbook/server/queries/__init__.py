@@ -61,15 +61,15 @@ from rollbook.server.queries.accounts import (
     withdraw_sign_in_links,
 )
 from rollbook.server.queries.evals import EvalRunFilter, NewResult
-from rollbook.server.queries.finalize import Ending, EndingQueries
+from rollbook.server.queries.finalize import Finalization, FinalizeQueries
 from rollbook.server.queries.people import ROLES
 from rollbook.server.queries.search import EpisodeFilter, Page
 from rollbook.server.queries.verify import VerifyQueries, verdict
 from rollbook.server.queries.webhooks import WebhookQueries
 
 
-class Scope(VerifyQueries, EndingQueries, WebhookQueries):
-    """Everything that belongs to one organisation, and nothing else. Lives as long as one transaction."""
+class Scope(VerifyQueries, FinalizeQueries, WebhookQueries):
+    """Everything that belongs to one organisation, and nothing else. Valid for one transaction."""
 
 
 __all__ = [
@@ -79,13 +79,13 @@ __all__ = [
     "DeliveryRow",
     "DeviceLoginRow",
     "DoomedObject",
-    "Ending",
     "EpisodeFilter",
     "EpisodeRow",
     "EvalResultRow",
     "EvalRunFilter",
     "EvalRunHead",
     "EvalRunRow",
+    "Finalization",
     "InvitationRow",
     "KeyRow",
     "MemberRow",

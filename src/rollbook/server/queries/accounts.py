@@ -1,7 +1,7 @@
-"""What is looked up before a tenant is known: users, sessions, links, device logins, keys by their public part.
+"""Lookups before a tenant is known: users, sessions, links, device logins, and keys by their id.
 
-None of these tables shows anything of a tenant's but where to look. Each row is found by a secret, or by an id that
-only its owner was given.
+These tables hold no data of a tenant except a reference to it. Each row is found by a secret, or by an id that only its
+owner knows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rollbook.server.db.value_checks import checked_text, is_storable
 from rollbook.server.queries.people import LONGEST_LABEL, checked_email
 
 TOUCH_EVERY_US = 60_000_000
-"""The last use of a key is kept to the minute: a key in constant use costs one write a minute."""
+"""The last use of a key is stored to the minute: a key in constant use costs one write a minute."""
 
 
 def _first(connection: sa.Connection, table: sa.Table, **equal: object) -> AnyRow | None:
@@ -48,7 +48,7 @@ def create_organisation(
     quota_bytes: int | None = None,
     quota_episodes: int | None = None,
 ) -> OrganisationRow:
-    """In a transaction of `Tenant(org_id=org_id)`: its first rows are already its own."""
+    """In a transaction of `Tenant(org_id=org_id)`: its first rows already belong to it."""
     row: dict[str, Any] = {
         "id": org_id,
         "name": checked_text("organisation", "name", name, LONGEST_LABEL),
@@ -62,7 +62,7 @@ def create_organisation(
 
 
 def organisation_ids(connection: sa.Connection) -> list[str]:
-    """For upkeep, which goes through the tenants one by one, each in a transaction of its own."""
+    """For upkeep, which visits the tenants one by one, each in its own transaction."""
     return list(
         connection.execute(
             sa.select(tables.organisations.c.id).order_by(tables.organisations.c.created_at_us)
@@ -71,7 +71,7 @@ def organisation_ids(connection: sa.Connection) -> list[str]:
 
 
 def organisations_of_user(connection: sa.Connection, user_id: str) -> list[MembershipRow]:
-    """In a transaction of `Tenant(user_id=user_id)`. The oldest membership first."""
+    """In a transaction of `Tenant(user_id=user_id)`. The oldest membership comes first."""
     if not is_storable(user_id):
         return []
     organisation, membership = tables.organisations, tables.memberships
@@ -121,7 +121,7 @@ def user_by_email(connection: sa.Connection, email: str) -> UserRow | None:
 
 
 def set_password(connection: sa.Connection, user_id: str, password_hash: str | None) -> bool:
-    """Every session of theirs ends: whoever has a stolen one is out."""
+    """Ends every session of the user, so that a stolen session is useless."""
     delete_sessions_of(connection, user_id)
     changed = {"password_hash": password_hash}
     return statements.update(connection, tables.users, changed, {"id": user_id}) == 1
@@ -154,7 +154,7 @@ def create_session(
 def session_by_hash(
     connection: sa.Connection, token_hash: str, at_us: int | None = None
 ) -> SessionRow | None:
-    """None once it has expired."""
+    """None after it has expired."""
     row = _first(connection, tables.sessions, token_hash=token_hash)
     if row is None or row.expires_at_us <= (at_us or now_us()):
         return None
@@ -170,7 +170,7 @@ def delete_sessions_of(connection: sa.Connection, user_id: str) -> int:
 
 
 def delete_expired(connection: sa.Connection, before_us: int) -> int:
-    """Sessions, links and device logins that ended before then."""
+    """Sessions, links and device logins that ended before this time."""
     ended = 0
     for table in (tables.sessions, tables.sign_in_links, tables.device_logins):
         statement = sa.delete(table).where(table.c.expires_at_us < before_us)
@@ -191,7 +191,8 @@ def create_sign_in_link(
 def use_sign_in_link(
     connection: sa.Connection, token_hash: str, at_us: int | None = None
 ) -> UserRow | None:
-    """Whom it lets in, the first time and in time; None otherwise, also to the slower of two at once."""
+    """The user whom the link signs in, once and before it expires; None otherwise, also for the slower of two
+    concurrent uses."""
     if not is_storable(token_hash):
         return None
     table = tables.sign_in_links
@@ -208,7 +209,7 @@ def use_sign_in_link(
 
 
 def withdraw_sign_in_links(connection: sa.Connection, user_id: str) -> int:
-    """Those that nobody has used; how many."""
+    """Deletes the unused links of a user; returns how many."""
     return statements.delete(
         connection, tables.sign_in_links, {"user_id": user_id, "used_at_us": None}
     )
@@ -217,7 +218,7 @@ def withdraw_sign_in_links(connection: sa.Connection, user_id: str) -> int:
 def invitation_by_hash(
     connection: sa.Connection, token_hash: str, at_us: int | None = None
 ) -> InvitationRow | None:
-    """In a transaction of `Tenant(invitation_hash=token_hash)`; None once it was accepted or has expired."""
+    """In a transaction of `Tenant(invitation_hash=token_hash)`; None after it was accepted or has expired."""
     row = _first(connection, tables.invitations, token_hash=token_hash)
     if row is None or row.accepted_at_us is not None or row.expires_at_us <= (at_us or now_us()):
         return None
@@ -256,7 +257,8 @@ def create_device_login(
 
 
 def _shown(text: str) -> str:
-    """Said by a machine about itself, and only shown: what cannot be stored is left out, not refused."""
+    """A text that a machine sends about itself. It is only displayed: characters that cannot be stored are dropped, not
+    refused."""
     kept = (
         text if is_storable(text) else text.encode("utf-8", "replace").decode().replace("\x00", "")
     )
@@ -278,7 +280,7 @@ def device_login_by_user_code(
 
 
 def _as_of(row: AnyRow, at_us: int | None) -> DeviceLoginRow:
-    """One that nobody decided or fetched in time has expired, without anyone having to write that down."""
+    """A login that nobody decided or fetched in time has expired; no row needs to be written for that."""
     late = row.expires_at_us <= (at_us or now_us())
     status = "expired" if late and row.status in ("pending", "approved") else row.status
     return row_as(DeviceLoginRow, row, status=status)
@@ -293,7 +295,7 @@ def decide_device_login(
     org_id: str,
     at_us: int | None = None,
 ) -> DeviceLoginRow | None:
-    """Once, while it is pending; None otherwise."""
+    """Once, while the login is pending; None otherwise."""
     decision = "approved" if approved else "denied"
     values = {"status": decision, "user_id": user_id, "org_id": org_id}
     return _move_device_login(connection, {"user_code": user_code}, "pending", values, at_us)
@@ -334,14 +336,14 @@ def _move_device_login(
 
 
 def key_by_id(connection: sa.Connection, key_id: str) -> KeyRow | None:
-    """In a transaction of `Tenant(key_id=key_id)`. Revoked ones too: whether it counts is for the caller to say."""
+    """In a transaction of `Tenant(key_id=key_id)`. Also returns revoked keys: the caller decides whether one counts."""
     row = _first(connection, tables.api_keys, key_id=key_id)
     return None if row is None else row_as(KeyRow, row)
 
 
 def touch_key(connection: sa.Connection, key_id: str, at_us: int | None = None) -> bool:
-    """Notes that a key was used; False when that was noted within the last minute. In a transaction of the key or of
-    its tenant, which may be skipped when `needs_touch` says so."""
+    """Stores that a key was used; False when that was stored within the last minute. Runs in a transaction of the key
+    or of its tenant, and may be skipped when `needs_touch` says so."""
     if not is_storable(key_id):
         return False
     table = tables.api_keys
@@ -357,7 +359,7 @@ def touch_key(connection: sa.Connection, key_id: str, at_us: int | None = None) 
 
 
 def needs_touch(key: KeyRow, at_us: int | None = None) -> bool:
-    """Without asking the database: most requests then write nothing."""
+    """Decides without the database: most requests then write nothing."""
     if key.last_used_at_us is None:
         return True
     return key.last_used_at_us <= (at_us or now_us()) - TOUCH_EVERY_US

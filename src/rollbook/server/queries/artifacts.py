@@ -1,4 +1,4 @@
-"""Artifacts of episodes, multipart uploads, the blobs that are to go, and what all of it adds up to."""
+"""Artifacts of episodes, multipart uploads, blobs that wait for deletion, and usage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rollbook.server.queries.scope import TenantScope
 
 KINDS = ("video", "sensors", "actions")
 ARTIFACT_STATUSES = ("requested", "stored", "refused")
-"""Asked for; its bytes are there and were checked; its bytes came and were not what they should be."""
+"""`requested`: not checked yet. `stored`: bytes checked. `refused`: bytes differ from what was announced."""
 RENDITIONS = ("pending", "ready", "failed")
 _CHANGEABLE = (
     "status",
@@ -46,7 +46,7 @@ _CHANGEABLE = (
 
 class ArtifactQueries(TenantScope):
     _usage: Usage | None = None
-    """As it is in this transaction, until it changes."""
+    """The usage in this transaction, until it changes."""
 
     def artifact(self, episode_id: str, kind: str) -> ArtifactRow | None:
         row = self._first(tables.artifacts, episode_id=episode_id, kind=kind)
@@ -55,7 +55,7 @@ class ArtifactQueries(TenantScope):
     def request_artifact(
         self, episode_id: str, kind: str, object_key: str, content_type: str
     ) -> ArtifactRow | None:
-        """The artifact that is there, or a new one to be uploaded. None when there is no such episode."""
+        """The existing artifact, or a new one to be uploaded. None when there is no such episode."""
         if self._first(tables.episodes, lock=True, id=episode_id) is None:
             return None
         there = self.artifact(episode_id, kind)
@@ -64,8 +64,7 @@ class ArtifactQueries(TenantScope):
         return self._insert_artifacts(episode_id, [(kind, object_key, content_type)])[0]
 
     def set_artifact(self, episode_id: str, kind: str, **changes: Any) -> ArtifactRow | None:
-        """A size that is set counts against the quota; whoever uploads is still there, so the episode is not
-        abandoned."""
+        """A new size counts against the quota. The episode counts as touched, so upkeep does not give it up."""
         row = self._first(tables.artifacts, lock=True, episode_id=episode_id, kind=kind)
         if row is None:
             return None
@@ -79,7 +78,7 @@ class ArtifactQueries(TenantScope):
         return self.artifact(episode_id, kind)
 
     def known_objects(self, object_keys: Iterable[str]) -> set[str]:
-        """Those that an artifact or an upload under way needs; any other blob is an orphan."""
+        """Keys that an artifact or an upload under way needs; any other blob is an orphan."""
         wanted = list(object_keys)
         found: set[str] = set()
         for table, column in (
@@ -94,8 +93,8 @@ class ArtifactQueries(TenantScope):
     # ------------------------------------------------------------------------------------ renditions
 
     def begin_rendition(self, most_tries: int) -> ArtifactRow | None:
-        """The one that has waited longest, with this try counted: whatever brings the server down brings it down only
-        so often. None when nothing waits."""
+        """The rendition that waits longest, with this try counted: a video that crashes the server is tried only a few
+        times. None when nothing waits."""
         table = tables.artifacts
         query = (
             sa.select(table)
@@ -115,7 +114,7 @@ class ArtifactQueries(TenantScope):
         return None
 
     def end_rendition(self, artifact: ArtifactRow, status: str, detail: str | None) -> bool:
-        """Whether its blob is needed: not when the episode was deleted or its bytes replaced in the meantime."""
+        """Whether its blob is needed: not when the episode was deleted or its bytes were replaced meanwhile."""
         checked_choice("artifact", "rendition", status, RENDITIONS)
         self._set_rendition(artifact, {"rendition": status, "detail": detail})
         now = self.artifact(artifact.episode_id, artifact.kind)
@@ -125,7 +124,7 @@ class ArtifactQueries(TenantScope):
         )
 
     def renew_rendition(self, artifact: ArtifactRow) -> None:
-        """To be made, with as many tries as the first time."""
+        """Makes the rendition wait again, with all its tries."""
         again = {"rendition": "pending", "rendition_tries": None}
         where = {"kind": artifact.kind, "rendition_key": artifact.rendition_key}
         self._update(tables.artifacts, again, episode_id=artifact.episode_id, **where)
@@ -153,7 +152,7 @@ class ArtifactQueries(TenantScope):
         store_id: str | None = None,
         sha256: str | None = None,
     ) -> UploadRow | None:
-        """Into an artifact that was asked for before; None when there is none."""
+        """For an artifact that was requested before; None when there is none."""
         artifact = self.artifact(episode_id, kind)
         if artifact is None:
             return None
@@ -179,7 +178,7 @@ class ArtifactQueries(TenantScope):
     def put_part(
         self, upload_id: str, number: int, size: int, etag: str, sha256: str | None = None
     ) -> bool:
-        """The last one sent under a number counts. False when there is no such upload, or it is complete."""
+        """The last part sent under a number counts. False when there is no such upload, or it is complete."""
         row = self._first(tables.uploads, lock=True, id=upload_id)
         if row is None or row.completed_at_us is not None:
             return False
@@ -202,7 +201,7 @@ class ArtifactQueries(TenantScope):
         return [row_as(PartRow, row) for row in found]
 
     def complete_upload(self, upload_id: str) -> UploadRow | None:
-        """Done once: None when there is no such upload, or it is complete already."""
+        """Works once: None when there is no such upload, or it is already complete."""
         table = tables.uploads
         if not is_storable(upload_id):
             return None
@@ -216,7 +215,7 @@ class ArtifactQueries(TenantScope):
         return None if row is None else row_as(UploadRow, row)
 
     def abort_upload(self, upload_id: str) -> list[DoomedObject] | None:
-        """Its parts are to go from the blob store, if they are kept there."""
+        """Notes its parts for deletion from the blob store."""
         row = self._first(tables.uploads, lock=True, id=upload_id)
         if row is None:
             return None
@@ -225,7 +224,7 @@ class ArtifactQueries(TenantScope):
         return doomed
 
     def stale_uploads(self, before_us: int, limit: int = 100) -> list[UploadRow]:
-        """Begun before then and never completed."""
+        """Uploads that began before this time and were never completed."""
         table = tables.uploads
         query = (
             sa.select(table)
@@ -257,7 +256,7 @@ class ArtifactQueries(TenantScope):
         return self._usage
 
     def recount_usage(self) -> Usage:
-        """From the rows themselves, which is slow and cannot be wrong."""
+        """Counts the rows themselves, which is slow and always right."""
         episodes = sa.select(sa.func.count()).where(self._mine(tables.episodes))
         size = sa.func.coalesce(sa.func.sum(tables.artifacts.c.size), 0)
         total = sa.select(sa.cast(size, sa.BigInteger)).where(self._mine(tables.artifacts))
@@ -301,7 +300,7 @@ class ArtifactQueries(TenantScope):
         return theirs
 
     def _doom_blobs_of(self, episode_id: str) -> list[DoomedObject]:
-        """Noted and no longer counted; the rows themselves go with the episode."""
+        """Notes the blobs for deletion and stops counting them; their rows are deleted with the episode."""
         artifacts = self._artifacts_of([episode_id])[episode_id]
         self._count(bytes_=-sum(artifact.size or 0 for artifact in artifacts))
         doomed = [
@@ -334,7 +333,7 @@ class ArtifactQueries(TenantScope):
 
 
 def as_artifact(row: Mapping[str, Any]) -> ArtifactRow:
-    """From the columns it was written with."""
+    """An ArtifactRow from the columns it was written with."""
     return ArtifactRow(**{name: value for name, value in row.items() if name != "org_id"})
 
 

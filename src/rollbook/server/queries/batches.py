@@ -1,4 +1,4 @@
-"""Many episodes at once: what one transaction and a few statements can do for a thousand of them."""
+"""Many episodes at once, in one transaction with a few statements."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class BatchQueries(EpisodeQueries):
     def create_episodes(
         self, wanted: Sequence[tuple[Mapping[str, Any], Sequence[RequestedArtifact]]]
     ) -> list[EpisodeRow]:
-        """All of them or, where one cannot be made, none."""
+        """All of them; when one is invalid, none."""
         now = self._now_us()
         rows, artifacts = [], []
         for number, (values, requested) in enumerate(wanted):
             try:
                 row = self._new_row(values)
             except (InvalidText, InvalidNumber, InvalidValue, ConflictingRevision) as error:
-                error.record = f"episodes[{number}]"  # of many, the sender has to know which
+                error.record = f"episodes[{number}]"  # the sender has to know which one of many
                 raise
             # one time for all rows: search terms are stored under the time of their episode
             row |= {"created_at_us": now, "updated_at_us": now}
@@ -48,7 +48,7 @@ class BatchQueries(EpisodeQueries):
         return [_made(row, some) for row, some in zip(rows, artifacts, strict=True)]
 
     def episodes_of(self, episode_ids: Sequence[str]) -> list[EpisodeRow]:
-        """Those of them that are here, in the order given."""
+        """The episodes that exist, in the order given."""
         table = tables.episodes
         wanted = [each for each in episode_ids if is_storable(each)]
         query = sa.select(table).where(self._mine(table), table.c.id.in_(wanted))
@@ -56,7 +56,7 @@ class BatchQueries(EpisodeQueries):
         return self._with_artifacts([rows[each] for each in wanted if each in rows])
 
     def _insert_many(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
-        """PostgreSQL takes them as one JSON text, in a third of the time of as many statements."""
+        """PostgreSQL receives them as one JSON text, in a third of the time of single statements."""
         if rows and self._is_postgres:
             whole = [name for name in rows[0] if isinstance(table.c[name].type, tables.WholeNumber)]
             told = [{**row, **{name: _digits(row[name]) for name in whole}} for row in rows]

@@ -1,4 +1,4 @@
-"""What may be said about an episode, checked field by field before it reaches the database."""
+"""The fields of an episode, checked one by one before they reach the database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCES = ("real", "sim", "replay")
 FINAL_STATUSES = ("ready", "failed")
 STATUSES = ("recording", *FINAL_STATUSES, "archived")
 LONGEST = {"name": LONGEST_NAME, "robot": LONGEST_ROBOT}
-"""In characters; other texts about an episode may have LONGEST_INDEXED."""
+"""Characters; other texts of an episode may have LONGEST_INDEXED."""
 _GREATEST_SEED = 10**40
 
 _Check = Callable[[str, object], Any]
@@ -95,7 +95,7 @@ _WHEN_FINAL: dict[str, _Check] = {
 
 
 def checked_episode(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Every column of a new episode but its times. What is not given, or None, is not known."""
+    """Every column of a new episode except its times. A field that is missing or None is unknown."""
     given = _checked(values, _WHEN_NEW)
     name = given.get("name")
     return {
@@ -112,7 +112,7 @@ def checked_episode(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_final(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What finalize was given; a value of None is as good as none."""
+    """The fields of a finalize request; None is the same as missing."""
     return {"status": "ready", **_checked(changes, _WHEN_FINAL)}
 
 
@@ -121,14 +121,14 @@ def checked_tags(tags: Iterable[str]) -> list[str]:
 
 
 def merged_metadata(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Name by name, the new value counts. However often something is added, it stays within what is allowed."""
+    """Merged by name; the new value counts. The result must stay within the limits, however often values are added."""
     return _object("metadata", {**old, **new}) if new else old
 
 
 def failure_time_within(
     failure_time_s: float | None, duration_s: float | None, status: str
 ) -> float | None:
-    """Inside the recording, as far as its length is known. Only what failed has one."""
+    """Limited to the recording, when its length is known. Only a failed episode has a failure time."""
     if failure_time_s is None or status != "failed":
         return None
     return failure_time_s if duration_s is None else min(failure_time_s, duration_s)

@@ -1,4 +1,4 @@
-"""Episodes: created once, finalized without ever going back, archived, restored, deleted."""
+"""Episodes: created once, finalized once, archived, restored, deleted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
         artifacts: Sequence[RequestedArtifact] = (),
         idempotency: tuple[str, str] | None = None,
     ) -> EpisodeRow:
-        """`idempotency` is a key and the digest of the request: the same pair again gives the first episode, with
+        """`idempotency` is a key and the digest of the request. The same pair again returns the first episode, with
         `replayed` set; the same key with another digest is a conflict."""
         row = self._new_row(values)
         if idempotency is not None:
@@ -66,20 +66,20 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
         return None if row is None else self._with_artifacts([row])[0]
 
     def finalize_episode(self, episode_id: str, changes: Mapping[str, Any]) -> EpisodeRow | None:
-        """Ends a recording, or adds to one that has ended: the status it ended with stays, unless nobody but the
-        reaper ended it. Metadata is merged name by name; of all else, the last value that was given counts."""
+        """Ends a recording, or adds to one that has ended. The first final status stays, unless upkeep had set it.
+        Metadata is merged by name; for other fields the last value counts."""
         row = self._first(tables.episodes, lock=True, id=episode_id)
         if row is None:
             return None
         return self._change(row, final_values(row, changes, self._now_us()))
 
     def tag_episode(self, episode_id: str, tags: Iterable[str]) -> EpisodeRow | None:
-        """These tags and no others."""
+        """Replaces all tags."""
         row = self._first(tables.episodes, lock=True, id=episode_id)
         return None if row is None else self._change(row, {"tags": checked_tags(tags)})
 
     def archive_episode(self, episode_id: str) -> EpisodeRow | None:
-        """Out of the lists and closed to changes; nothing is lost. Again does nothing."""
+        """Hides the episode from lists and refuses changes; nothing is lost. Archiving again does nothing."""
         row = self._first(tables.episodes, lock=True, id=episode_id)
         if row is None:
             return None
@@ -96,7 +96,7 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
         return self._change(row, restored if row.status == "archived" else {})
 
     def delete_episode(self, episode_id: str) -> list[DoomedObject] | None:
-        """The blobs that are to go as well. They stay noted until `forget_objects` is told that they are gone."""
+        """The blobs that must be deleted too. They stay noted until `forget_objects` is called."""
         row = self._first(tables.episodes, lock=True, id=episode_id)
         if row is None:
             return None
@@ -121,7 +121,7 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
         return list(self._connection.execute(query).scalars())
 
     def abandon_episode(self, episode_id: str, before_us: int) -> bool:
-        """Failed, because nobody came back for it. False when someone did after all."""
+        """Marks the recording as failed because nobody continued it. False when somebody did."""
         now = self._now_us()
         table = tables.episodes
         statement = (
@@ -140,7 +140,7 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
     # ---------------------------------------------------------------------------------------- within
 
     def _claim(self, key: str, digest: str, *, episode_id: str) -> EpisodeRow | None:
-        """None when the key is new, and from now on that of `episode_id`; else the episode that has it."""
+        """None when the key is new; it then belongs to `episode_id`. Else the episode that has the key."""
         checked_text("episode", "idempotency key", key, LONGEST_IDEMPOTENCY_KEY)
         claim = {"key": key, "request_digest": digest, "episode_id": episode_id}
         if self._insert_new(tables.idempotency_keys, {**claim, "created_at_us": self._now_us()}):
@@ -169,7 +169,7 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
         }
 
     def _change(self, row: AnyRow, changes: dict[str, Any]) -> EpisodeRow:
-        """Writes what differs, and keeps the terms in step. A request that is repeated writes nothing."""
+        """Writes the columns that differ, and updates the search terms. A repeated request writes nothing."""
         will_be: dict[str, Any] = {**row._mapping, **changes}
         shown = self.policy_revisions([row.policy_revision_id])
         will_be["policy_revision"] = shown.get(row.policy_revision_id, UNSET)
@@ -183,7 +183,8 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
         return EpisodeRow(**will_be, artifacts=self._update_episode(row, differing, new))
 
     def _insert_episode(self, row: dict[str, Any], terms: Iterable[str]) -> None:
-        """With its terms, and counted. In one message to PostgreSQL; to SQLite, many small ones are as good."""
+        """Inserts the episode with its terms and counts it. PostgreSQL receives one statement; SQLite has no network to
+        save."""
         row = {"org_id": self.org_id, **row}
         if self._is_postgres:
             place = _term_place(self.org_id, row["id"], row["created_at_us"])
@@ -198,7 +199,7 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
     def _update_episode(
         self, row: AnyRow, changes: dict[str, Any], terms: Iterable[str]
     ) -> tuple[ArtifactRow, ...]:
-        """With the terms that are new; gives the artifacts, which nobody adds to while the row is locked."""
+        """Updates the episode and adds new terms. Returns the artifacts; the lock on the row keeps them as they are."""
         if not self._is_postgres:
             self._update(tables.episodes, changes, id=row.id)
             self._add_terms(row.id, row.created_at_us, terms)
@@ -228,7 +229,7 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
             self._connection.execute(sa.delete(table).where(here, some))
 
     def _with_artifacts(self, rows: Sequence[AnyRow]) -> list[EpisodeRow]:
-        """In the order given, with one query for the artifacts of all."""
+        """In the order given, with one query for all artifacts."""
         theirs: dict[str, tuple[ArtifactRow, ...]] = self._artifacts_of([row.id for row in rows])
         revisions = self.policy_revisions(row.policy_revision_id for row in rows)
         return [
@@ -244,7 +245,7 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
 
 
 def final_values(row: AnyRow, changes: Mapping[str, Any], now_us: int) -> dict[str, Any]:
-    """What its columns are once it is finalized with `changes`."""
+    """The columns after a finalize with `changes`."""
     if row.status == "archived":
         raise EpisodeArchived(episode_id=row.id)
     given = checked_final(changes)
@@ -269,7 +270,7 @@ def differing_from(row: AnyRow, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changed_terms(row: AnyRow, differing: Mapping[str, Any]) -> tuple[set[str], set[str]]:
-    """Those that go and those that come with these changes; most changes touch none."""
+    """The terms to remove and the terms to add; most changes touch none."""
     if "metadata" not in differing and "tags" not in differing:
         return set(), set()
     was = row._mapping
@@ -279,7 +280,7 @@ def changed_terms(row: AnyRow, differing: Mapping[str, Any]) -> tuple[set[str], 
 
 
 def _same(one: object, other: object) -> bool:
-    """Also in what Python takes for equal and JSON does not: 1, 1.0 and true."""
+    """Also tells apart what Python calls equal and JSON does not: 1, 1.0 and true."""
     if one is other:
         return True
     if isinstance(one, dict | list):
@@ -292,7 +293,7 @@ def _same(one: object, other: object) -> bool:
 
 @lru_cache
 def _insert_on_postgres(columns: tuple[str, ...]) -> sa.Select[Any]:
-    """An episode, its terms, and one more in the count of its organisation; gives the usage as it is then."""
+    """Inserts an episode and its terms, counts it for its organisation, and returns the new usage."""
     owner, kept = tables.organisations, tables.usage
     made = sa.insert(tables.episodes).values(_bound(columns)).inline()
     counted = (
@@ -310,7 +311,7 @@ def _insert_on_postgres(columns: tuple[str, ...]) -> sa.Select[Any]:
 
 @lru_cache
 def _update_on_postgres(columns: tuple[str, ...]) -> sa.Select[Any]:
-    """An episode and the terms it has from now on; gives its artifacts."""
+    """Updates an episode, adds its new terms, and returns its artifacts."""
     episode, artifact = tables.episodes, tables.artifacts
     of_tenant = sa.bindparam("term_org", type_=sa.Text)
     it = sa.bindparam("term_episode", type_=sa.Text)
@@ -348,7 +349,7 @@ def _term_place(org_id: str, episode_id: str, created_at_us: int) -> dict[str, A
 
 
 def _new(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Not named as the columns are: SQLAlchemy would take them for values of every table that is written."""
+    """Not the names of the columns: SQLAlchemy would use such parameters for every table of the statement."""
     return {f"new_{name}": value for name, value in values.items()}
 
 

@@ -1,4 +1,4 @@
-"""Eval runs and their results. A run is made with a row for every baseline, and results fill those rows."""
+"""Eval runs and their results. A run is created with a row for every baseline, and results fill those rows."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _SEED_RESULTS = sa.text(
     "CAST(:updated_at_us AS bigint) "
     "FROM unnest(CAST(:ids AS text[]), CAST(:baselines AS text[])) WITH ORDINALITY AS seeded(id, baseline, number)"
 )
-"""PostgreSQL takes them all in one statement; to SQLite, many small ones are as good."""
+"""PostgreSQL receives all rows in one statement; SQLite has no network to save."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRunFilter:
-    """Everything that is given has to hold."""
+    """Every given field has to match."""
 
     candidate_policy_version: str | None = None
     baseline_policy_version: str | None = None
@@ -77,11 +77,9 @@ class EvalQueries(SearchQueries):
         baseline_episode_ids: Sequence[str],
         idempotency: tuple[str, str] | None = None,
     ) -> EvalRunRow:
-        """With a pending result for every baseline, each of which has to be there: `unknown_episodes` tells.
-
-        `idempotency` is a key and the digest of the request: the same pair again gives the first run, with `replayed`
-        set; the same key with another digest is a conflict.
-        """
+        """Adds a pending result for every baseline. Each baseline must exist: see `unknown_episodes`. `idempotency` is
+        a key and the digest of the request. The same pair again returns the first run, with `replayed` set; the same
+        key with another digest is a conflict."""
         now = self._now_us()
         key, digest = idempotency or (None, None)
         row = {
@@ -141,14 +139,14 @@ class EvalQueries(SearchQueries):
     def completed_runs(
         self, *, baseline_policy_version: str | None, candidate_prefix: str, limit: int
     ) -> list[EvalRunRow]:
-        """The last ones that were completed, the oldest of them first."""
+        """The newest completed runs, in order from old to new."""
         table = tables.eval_runs
         if not is_storable(candidate_prefix) or not is_storable(baseline_policy_version or ""):
             return []
         query = sa.select(table).where(self._mine(table), table.c.completed_at_us.is_not(None))
         query = query.where(table.c.status == "completed")
         if candidate_prefix:
-            # not LIKE, which in SQLite takes capital and small letters for the same
+            # not LIKE, which in SQLite ignores case
             begins = sa.func.substr(table.c.candidate_policy_version, 1, len(candidate_prefix))
             query = query.where(begins == candidate_prefix)
         if baseline_policy_version is not None:
@@ -159,7 +157,7 @@ class EvalQueries(SearchQueries):
     def change_eval_run(
         self, run_id: str, changes: Mapping[str, Any], *, revision: int | None = None
     ) -> EvalRunRow | None:
-        """None when there is no such run, or results came since it had this `revision`."""
+        """None when there is no such run, or when results arrived after this `revision`."""
         same = {} if revision is None else {"revision": revision}
         values = {**changes, "updated_at_us": self._now_us()}
         if not self._update(tables.eval_runs, values, id=run_id, **same):
@@ -167,7 +165,7 @@ class EvalQueries(SearchQueries):
         return self.eval_run(run_id)
 
     def recount_eval_run(self, run_id: str, status: str | None = None) -> EvalRunRow | None:
-        """Counted from the results themselves, however they came to be what they are."""
+        """Counts the results themselves."""
         if not is_storable(run_id):
             return None
         asked = {"of": self.org_id, "run": run_id, "now": self._now_us(), "new_status": status}
@@ -175,7 +173,7 @@ class EvalQueries(SearchQueries):
         return None if row is None else self._runs_of([row])[0]
 
     def delete_eval_run(self, run_id: str) -> bool:
-        """With its results. Episodes that were recorded for it stay, and so does what scenarios learned from it."""
+        """Deletes the run and its results. Episodes that were recorded for it stay, and so do scenario results."""
         forget = {"eval_run_id": None}
         self._update(tables.verification_results, forget, eval_run_id=run_id)
         return self._delete(tables.eval_runs, id=run_id) == 1
@@ -196,7 +194,7 @@ class EvalQueries(SearchQueries):
     # --------------------------------------------------------------------------------------- results
 
     def eval_result_ids(self, run_id: str, baseline_episode_ids: Iterable[str]) -> dict[str, str]:
-        """By baseline; one that is not in the run, or was deleted, is missing."""
+        """By baseline; a baseline that is not in the run, or was deleted, is missing."""
         table = tables.eval_results
         if not is_storable(run_id):
             return {}
@@ -208,7 +206,7 @@ class EvalQueries(SearchQueries):
         return {row.baseline_episode_id: row.id for row in self._connection.execute(query)}
 
     def write_eval_results(self, run_id: str, results: Iterable[NewResult]) -> None:
-        """Into the rows that are there; of several for one baseline, the last counts."""
+        """Fills existing rows; of several results for one baseline, the last counts."""
         last = {each.baseline_episode_id: each for each in results}
         where = {"of": self.org_id, "run": run_id, "now": self._now_us()}
         rows = [
@@ -252,7 +250,8 @@ class EvalQueries(SearchQueries):
     # -------------------------------------------------------------------------------------- episodes
 
     def unknown_episodes(self, episode_ids: Sequence[str]) -> list[str]:
-        """Those that are not here, in the order given. Those that are stay until this transaction ends."""
+        """The ids that do not exist, in the order given. Existing episodes cannot be deleted until this transaction
+        ends."""
         table = tables.episodes
         query = sa.select(table.c.id).where(self._mine(table), self._among(table.c.id, episode_ids))
         known = set(
@@ -261,7 +260,7 @@ class EvalQueries(SearchQueries):
         return [each for each in episode_ids if each not in known]
 
     def replays_of_other_policies(self, run_id: str, episode_ids: Iterable[str]) -> set[str]:
-        """Those that were recorded with another policy revision than the candidate of the run."""
+        """Episodes that were recorded with another policy revision than the candidate of the run."""
         table, runs = tables.episodes, tables.eval_runs
         candidate = sa.select(runs.c.candidate_policy_revision_id).where(
             self._mine(runs), runs.c.id == run_id
@@ -281,7 +280,7 @@ class EvalQueries(SearchQueries):
         return {row.id: row._mapping["metadata"] for row in self._connection.execute(query)}
 
     def delete_episode(self, episode_id: str) -> list[DoomedObject] | None:
-        """With the results of which it was the baseline; where it was the candidate's replay, the result stays."""
+        """Deletes the results of which it was the baseline; where it was the candidate's replay, the result stays."""
         if not is_storable(episode_id):
             return None
         results = tables.eval_results
@@ -299,7 +298,7 @@ class EvalQueries(SearchQueries):
     # ---------------------------------------------------------------------------------------- within
 
     def _among(self, column: sa.ColumnElement[str], texts: Iterable[str]) -> sa.ColumnElement[bool]:
-        """As one parameter, however many they are."""
+        """As one parameter, however many texts there are."""
         wanted = [text for text in texts if is_storable(text)]
         if self._is_postgres:
             array = sa.bindparam(None, wanted, type_=sa.ARRAY(sa.Text))
@@ -369,12 +368,12 @@ _WRITE_RESULTS = sa.text(
     "CAST(:candidate AS text[]), CAST(:error AS text[])) AS new(baseline, status, metrics, candidate, error) "
     "WHERE org_id = :of AND eval_run_id = :run AND baseline_episode_id = new.baseline"
 )
-"""PostgreSQL again takes them all at once: a plan for one, made while it knows nothing of the table yet, may read the
-whole run for each."""
+"""PostgreSQL receives all of them at once: its plan for one row, made without statistics, may read the whole run each
+time."""
 
 
 def _counted(status: str) -> sa.ScalarSelect[int]:
-    """In the words of the partial index, or the databases do not take it."""
+    """Uses the same condition as the partial index, so that both databases use the index."""
     table = tables.eval_results
     theirs = sa.and_(
         table.c.org_id == sa.bindparam("of"),

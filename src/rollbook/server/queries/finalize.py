@@ -1,4 +1,4 @@
-"""Many episodes finalized in a few statements, each on its own: what is wrong with one is known before writing."""
+"""Finalizes many episodes with a few statements. An error of one episode is found before anything is written."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from rollbook.server.queries.batches import BatchQueries
 from rollbook.server.queries.episodes import changed_terms, differing_from, final_values
 
 Allow: TypeAlias = "Callable[[int], object]"
-"""Told how many bytes more there will be; raises when those are too many."""
+"""Called with the number of additional bytes; raises when the quota is exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """What is to be written about one episode and its artifacts, all of it or nothing."""
+class Finalization:
+    """What to write for one episode and its artifacts, completely or not at all."""
 
     episode_id: str
     changes: Mapping[str, Any] | None
-    """As for `finalize_episode`. None: it goes on, and only its artifacts are written."""
+    """As for `finalize_episode`. None: the episode stays open, and only its artifacts are written."""
     artifacts: Mapping[str, Mapping[str, Any]] | None = None
-    """Columns by kind. None where nobody looked, and the quota is not asked either."""
+    """Columns by kind. None when the artifacts were not checked; then the quota is not checked either."""
 
 
 @dataclass(slots=True)
 class _Writes:
-    """Gathered, so that all episodes go through the same few statements."""
+    """Collected, so that all episodes share a few statements."""
 
     episodes: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
     artifacts: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
@@ -42,48 +42,50 @@ class _Writes:
     bytes: int = 0
 
 
-class EndingQueries(BatchQueries):
+class FinalizeQueries(BatchQueries):
     def finalize_episodes(
-        self, endings: Sequence[Ending], allow: Allow
+        self, finalizations: Sequence[Finalization], allow: Allow
     ) -> list[EpisodeRow | RollbookError | None]:
-        """In the order given: the episode, or what keeps it from being finalized, or None where there is none."""
+        """In the order given: the episode, the error that prevents its finalize, or None when it does not exist."""
         done: list[EpisodeRow | RollbookError | None] = []
-        for some in _without_repeats(endings):
+        for some in _without_repeats(finalizations):
             done += self._finalize_each_once(some, allow)
         return done
 
     def _finalize_each_once(
-        self, endings: Sequence[Ending], allow: Allow
+        self, finalizations: Sequence[Finalization], allow: Allow
     ) -> list[EpisodeRow | RollbookError | None]:
-        ids = [each.episode_id for each in endings if is_storable(each.episode_id)]
+        ids = [each.episode_id for each in finalizations if is_storable(each.episode_id)]
         artifacts = self._locked_artifacts(ids)
         episodes = self._locked_episodes(ids)
         writes = _Writes()
         done: list[EpisodeRow | RollbookError | None] = []
-        for each in endings:
+        for each in finalizations:
             row = episodes.get(each.episode_id)
             try:
                 there = artifacts.get(each.episode_id, {})
-                done.append(None if row is None else self._end(row, there, each, allow, writes))
+                done.append(
+                    None if row is None else self._finalize(row, there, each, allow, writes)
+                )
             except RollbookError as error:
                 done.append(error)
         self._write(writes)
         return done
 
-    def _end(
+    def _finalize(
         self,
         row: AnyRow,
         artifacts: Mapping[str, ArtifactRow],
-        ending: Ending,
+        finalization: Finalization,
         allow: Allow,
         writes: _Writes,
     ) -> EpisodeRow:
-        """Everything that can be refused comes before the first write that is noted."""
+        """Everything that can be refused is checked before the first write is collected."""
         now = self._now_us()
-        final = {} if ending.changes is None else final_values(row, ending.changes, now)
+        final = {} if finalization.changes is None else final_values(row, finalization.changes, now)
         found = {
             kind: dict(columns)
-            for kind, columns in (ending.artifacts or {}).items()
+            for kind, columns in (finalization.artifacts or {}).items()
             if columns and kind in artifacts
         }
         for columns in found.values():
@@ -92,7 +94,7 @@ class EndingQueries(BatchQueries):
             (columns.get("size", artifacts[kind].size) or 0) - (artifacts[kind].size or 0)
             for kind, columns in found.items()
         )
-        if ending.artifacts is not None:
+        if finalization.artifacts is not None:
             allow(writes.bytes + more)
         writes.bytes += more
         for kind, columns in found.items():
@@ -126,7 +128,7 @@ class EndingQueries(BatchQueries):
         self._count(bytes_=writes.bytes)
 
     def _locked_episodes(self, episode_ids: Sequence[str]) -> dict[str, AnyRow]:
-        """In one order for everybody, so that two batches do not wait for each other."""
+        """Locked in one order, so that two batches cannot deadlock."""
         table = tables.episodes
         wanted = sa.select(table).where(self._mine(table), table.c.id.in_(episode_ids))
         rows = self._connection.execute(wanted.order_by(table.c.id).with_for_update())
@@ -143,10 +145,10 @@ class EndingQueries(BatchQueries):
         return theirs
 
 
-def _without_repeats(endings: Sequence[Ending]) -> Iterator[list[Ending]]:
-    """In order, and apart as often as an episode comes again: its second ending stands on its first."""
-    some: dict[str, Ending] = {}
-    for each in endings:
+def _without_repeats(finalizations: Sequence[Finalization]) -> Iterator[list[Finalization]]:
+    """In order, split where an episode appears again: its second finalize builds on the first."""
+    some: dict[str, Finalization] = {}
+    for each in finalizations:
         if each.episode_id in some:
             yield list(some.values())
             some = {}

@@ -1,4 +1,4 @@
-"""Who belongs to an organisation, which keys speak for it, and what was done there."""
+"""Members, API keys, invitations and the audit log of an organisation."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from rollbook.server.db.value_checks import (
 from rollbook.server.queries.scope import TenantScope
 
 ROLES = ("owner", "admin", "member", "viewer")
-"""Each may do what the next may, and more."""
+"""From the most powerful to the least; each role may do everything that the next one may."""
 LONGEST_LABEL = 200
 MOST_EVENTS = 1000
 
 
 def checked_email(email: str) -> str:
-    """In small letters, as one address is one person however it was typed."""
+    """In lower case, so that one address is one person however it was typed."""
     address = checked_text("user", "email", email, LONGEST_EMAIL).strip().lower()
     name, at, host = address.rpartition("@")
     if not (name and at and host) or any(character.isspace() for character in address):
@@ -55,7 +55,7 @@ class PeopleQueries(TenantScope):
         self._set_organisation(name=checked_text("organisation", "name", name, LONGEST_LABEL))
 
     def set_quota(self, *, episodes: int | None, bytes_: int | None) -> None:
-        """None: whatever the server's settings say."""
+        """None: the limit of the server's settings."""
         for field, limit in (("quota_episodes", episodes), ("quota_bytes", bytes_)):
             if limit is not None:
                 checked_whole("organisation", field, limit)
@@ -80,7 +80,7 @@ class PeopleQueries(TenantScope):
         return None if row is None else row_as(MemberRow, row)
 
     def add_member(self, user_id: str, role: str) -> MemberRow:
-        """Someone who is a member already keeps the role they have."""
+        """A person who is already a member keeps their role."""
         checked_choice("member", "role", role, ROLES)
         row = {"user_id": user_id, "role": role, "created_at_us": self._now_us()}
         self._insert_new(tables.memberships, row)
@@ -89,7 +89,7 @@ class PeopleQueries(TenantScope):
         return added
 
     def set_role(self, user_id: str, role: str) -> MemberRow | None:
-        """An organisation is never left without an owner."""
+        """An organisation always keeps at least one owner."""
         checked_choice("member", "role", role, ROLES)
         if role != "owner":
             self._refuse_last_owner(user_id)
@@ -97,7 +97,7 @@ class PeopleQueries(TenantScope):
         return self.member(user_id)
 
     def remove_member(self, user_id: str) -> bool:
-        """At once: their sessions here end."""
+        """Takes effect at once: their sessions here end."""
         self._refuse_last_owner(user_id)
         self._delete(tables.sessions, user_id=user_id)
         return self._delete(tables.memberships, user_id=user_id) == 1
@@ -148,7 +148,7 @@ class PeopleQueries(TenantScope):
         return InvitationRow(org_id=self.org_id, **row)
 
     def invitations(self) -> list[InvitationRow]:
-        """Those that are still open."""
+        """Invitations that are still open."""
         table = tables.invitations
         query = (
             sa.select(table)
@@ -162,7 +162,7 @@ class PeopleQueries(TenantScope):
         return self._delete(tables.invitations, id=invitation_id) == 1
 
     def accept_invitation(self, invitation_id: str, user_id: str) -> MemberRow | None:
-        """Once, and in time; None otherwise."""
+        """Once, and before it expires; None otherwise."""
         if not is_storable(invitation_id):
             return None
         table = tables.invitations
@@ -205,7 +205,7 @@ class PeopleQueries(TenantScope):
         return KeyRow(org_id=self.org_id, **row)
 
     def keys(self) -> list[KeyRow]:
-        """The newest first; those that were revoked stay listed."""
+        """The newest first, including revoked keys."""
         table = tables.api_keys
         query = sa.select(table).where(self._mine(table))
         order = (table.c.created_at_us.desc(), table.c.key_id)
@@ -216,7 +216,7 @@ class PeopleQueries(TenantScope):
         return None if row is None else row_as(KeyRow, row)
 
     def revoke_key(self, key_id: str) -> KeyRow | None:
-        """Again changes nothing: the first time is kept."""
+        """Revoking again changes nothing: the first time is kept."""
         self._update(
             tables.api_keys, {"revoked_at_us": self._now_us()}, key_id=key_id, revoked_at_us=None
         )
@@ -233,7 +233,7 @@ class PeopleQueries(TenantScope):
         detail: Mapping[str, Any] | None = None,
         ip: str | None = None,
     ) -> None:
-        """What was done, by whom, to what. Rows are only ever added."""
+        """Records what was done, by whom, and to what. Rows are only added."""
         row: dict[str, Any] = {"event": checked_text("audit", "event", event, LONGEST_INDEXED)}
         for name, value in (("actor", actor), ("subject", subject), ("ip", ip)):
             row[name] = None if value is None else checked_text("audit", name, value)
@@ -241,7 +241,7 @@ class PeopleQueries(TenantScope):
         self._insert(tables.audit_log, {**row, "at_us": self._now_us()})
 
     def audit_events(self, limit: int = 100, before_id: int | None = None) -> list[AuditRow]:
-        """The newest first; `before_id` of the last one seen gives the next ones."""
+        """The newest first; `before_id` of the last event gives the next page."""
         checked_whole("audit", "limit", limit, least=1, most=MOST_EVENTS)
         table = tables.audit_log
         query = sa.select(table).where(self._mine(table)).order_by(table.c.id.desc()).limit(limit)

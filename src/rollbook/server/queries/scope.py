@@ -1,4 +1,4 @@
-"""The ground all tenant-scoped queries stand on: a connection, a tenant, and conditions that always name it."""
+"""The base of all queries of a tenant: a connection, a tenant, and conditions that always name the tenant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollbook.server.db.tables import now_us
 
 
 class TenantScope:
-    """Whoever holds one can reach the rows of `org_id` and no others."""
+    """Reaches the rows of `org_id` and no others."""
 
     def __init__(
         self, connection: sa.Connection, org_id: str, clock: Callable[[], int] = now_us
@@ -27,7 +27,7 @@ class TenantScope:
         return self._connection.dialect.name == "postgresql"
 
     def _mine(self, table: sa.Table) -> sa.ColumnElement[bool]:
-        """For queries of more than equalities."""
+        """For queries with more than equalities."""
         return table.c.org_id == self.org_id
 
     def _first(self, table: sa.Table, *, lock: bool = False, **equal: object) -> AnyRow | None:
@@ -42,7 +42,7 @@ class TenantScope:
         return statements.insert_new(self._connection, table, {"org_id": self.org_id, **values})
 
     def _update(self, table: sa.Table, values: dict[str, Any], **equal: object) -> int:
-        """How many rows were changed."""
+        """The number of rows that were changed."""
         return statements.update(self._connection, table, values, {"org_id": self.org_id, **equal})
 
     def _delete(self, table: sa.Table, **equal: object) -> int:

@@ -1,11 +1,11 @@
-"""Finding episodes: filters, one page after the other, newest first, without ever reading the whole table.
+"""Episode search: filters, pages from the newest on, and never a scan of the whole table.
 
-Every filter that is an equality has an index that ends in the order of the list, so a page is read off it from the
-newest on. Where there are several, the one with the fewest episodes leads and the others are looked up for each of its.
-Where even that one has many, SQLite walks all of their lists side by side; PostgreSQL knows best itself.
+Every equality filter has an index that ends in the order of the list, so a page is read from it directly. With several
+filters, the one with the fewest episodes leads, and the others are checked for each of its episodes. When even that one
+has many, SQLite merges all lists; PostgreSQL chooses itself.
 
-No query depends on statistics: which index is to be taken is said by its shape, so that the first search after a large
-import is as quick as any.
+No query depends on statistics: its form decides which index is used, so the first search after a large import is as
+fast as any other.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MOST_TERMS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeFilter:
-    """Everything that is given has to hold. Archived episodes are left out unless they are asked for."""
+    """Every given field has to match. Archived episodes are left out unless they are asked for."""
 
     policy_version: str | None = None
     env_version: str | None = None
@@ -52,14 +52,14 @@ class EpisodeFilter:
     source: str | None = None
     status: str | None = None
     name: str | None = None
-    """Part of the name, in capital or small letters."""
+    """Part of the name, ignoring case."""
     tags: tuple[str, ...] = ()
     metadata: Mapping[str, Scalar] = field(default_factory=dict)
-    """Values by their path, `task.name`. A text also finds what it spells in JSON: a number, true, false, null."""
+    """Values by their path, `task.name`. A text also matches the JSON value it spells: a number, true, false, null."""
     created_after_us: int | None = None
-    """That moment included."""
+    """Includes this moment."""
     created_before_us: int | None = None
-    """That moment not included."""
+    """Excludes this moment."""
     with_archived: bool = False
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class EpisodeFilter:
 
     @property
     def fingerprint(self) -> str:
-        """Differs for every other filter, so that a cursor cannot be used for the wrong one."""
+        """Differs for every filter, so that a cursor cannot be used with another filter."""
         plain = dataclasses.asdict(self)
         plain["seed"] = str(self.seed)
         plain["metadata"] = to_sorted_json(self.metadata)
@@ -84,7 +84,7 @@ class EpisodeFilter:
 
     @property
     def can_match(self) -> bool:
-        """Nothing stored is equal to a text that cannot be stored."""
+        """No stored text can equal a text that cannot be stored."""
         texts = [*self.tags, *self.metadata, *self.metadata.values(), self.name]
         texts += [getattr(self, column) for column in _COLUMNS]
         return all(is_storable(text) for text in texts if isinstance(text, str))
@@ -103,7 +103,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Of an episode in the list."""
+    """The position of an episode in the list."""
 
     created_at_us: int
     id: str
@@ -111,7 +111,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Lead:
-    """An equality whose index can be walked: a column and its value, or terms of which one has to be there."""
+    """An equality whose index can be walked: a column and its value, or terms of which one has to match."""
 
     column: str | None = None
     value: object = None
@@ -140,7 +140,7 @@ class SearchQueries(EpisodeQueries):
         others = [each for each in leads if each is not lead]
         if lead is None or not lead.terms:
             return self._run(self._from_episodes(wanted, lead, others, after), limit)
-        # a value of two readings has two lists; each is in order, so they are merged from the top
+        # a value with two readings has two lists; both are in order, so they are merged
         lists = [
             self._run(self._from_terms(wanted, term, others, after), limit) for term in lead.terms
         ]
@@ -170,7 +170,7 @@ class SearchQueries(EpisodeQueries):
     def _listed(
         self, statement: sa.Select[Any], on_postgres: sa.Select[Any], ids: Iterable[str]
     ) -> list[AnyRow]:
-        """Of many episodes, however many they are, by one statement that stays the same."""
+        """The rows of many episodes, by one statement that stays the same for any number."""
         chosen = on_postgres if self._is_postgres else statement
         asked = {"org_id": self.org_id, "ids": json.dumps([*ids])}
         return list(self._connection.execute(chosen, asked))
@@ -204,7 +204,7 @@ class SearchQueries(EpisodeQueries):
             self._mine(listed),
             listed.c.term == term,
             *_within(listed, listed.c.episode_id, wanted, after),
-            # before the episode itself, because another term is found in the same tree
+            # before the episode itself, because another term is found in the same index
             *(self._has_term(listed.c.episode_id, listed, each) for each in others if each.terms),
             sa.select(episode.c.id)
             .where(it, *self._of_columns(wanted, others))
@@ -217,8 +217,7 @@ class SearchQueries(EpisodeQueries):
     def _side_by_side(
         self, wanted: EpisodeFilter, leads: list[_Lead], after: _Place | None
     ) -> _Places:
-        """What stands in all of the lists. Each is in order already, so SQLite merges them from the top and stops when
-        the page is full."""
+        """Episodes in all lists. Each list is in order, so SQLite merges them and stops when the page is full."""
         listed, episode = tables.episode_terms, tables.episodes
         lists = []
         for lead in leads:
@@ -239,10 +238,10 @@ class SearchQueries(EpisodeQueries):
     def _of_columns(
         self, wanted: EpisodeFilter, others: list[_Lead]
     ) -> list[sa.ColumnElement[bool]]:
-        """What is looked up in the row of an episode that was found by the lead."""
+        """Conditions on the row of an episode that the leading filter found."""
         table = tables.episodes
         conditions = [
-            self._looked_up(table.c[each.column], each.value)
+            self._equal_without_index(table.c[each.column], each.value)
             for each in others
             if each.column is not None
         ]
@@ -270,7 +269,7 @@ class SearchQueries(EpisodeQueries):
         )
 
     def _fewest(self, leads: list[_Lead], wanted: EpisodeFilter) -> tuple[_Lead | None, int]:
-        """With how many it has, counted up to a bound."""
+        """With the number of its episodes, counted up to a limit."""
         if not leads:
             return None, 0
         counts = [self._count_up_to_bound(lead, wanted) for lead in leads]
@@ -290,8 +289,10 @@ class SearchQueries(EpisodeQueries):
         counted = sa.select(sa.func.count()).select_from(some.subquery())
         return self._connection.execute(counted).scalar_one()
 
-    def _looked_up(self, column: sa.ColumnElement[Any], value: object) -> sa.ColumnElement[bool]:
-        """An equality in words that no index answers: the lead is the one that is to be walked."""
+    def _equal_without_index(
+        self, column: sa.ColumnElement[Any], value: object
+    ) -> sa.ColumnElement[bool]:
+        """An equality written so that no index is used for it: the index of the leading filter is the one to walk."""
         if self._is_postgres:
             return column.is_not_distinct_from(value)
         return sa.UnaryExpression(column, operator=custom_op("+"), type_=column.type) == value
@@ -310,8 +311,8 @@ _WALK = sa.select(
         )
     )
 )
-"""An index in the order of the list is walked until the page is full. PostgreSQL would at times rather read and sort
-everything, when it has no statistics yet or knows nothing of how filters go together."""
+"""Makes PostgreSQL walk an index in the order of the list until the page is full. Without statistics, or with filters
+that depend on each other, it would sometimes read and sort everything."""
 
 
 def _of_ids(column: sa.Column[str]) -> sa.Select[Any]:
@@ -324,7 +325,7 @@ def _of_ids(column: sa.Column[str]) -> sa.Select[Any]:
 
 
 def _of_ids_on_postgres(column: sa.Column[str], most: int) -> sa.Select[Any]:
-    """Each looked up on its own: of many at once, it may believe that reading all rows of the tenant is cheaper."""
+    """Each id is looked up on its own: for many ids PostgreSQL may decide to read all rows of the tenant."""
     table = column.table
     ids = sa.cast(sa.bindparam("ids", type_=sa.Text), sa.JSON)
     each = sa.func.json_array_elements_text(ids)
@@ -371,7 +372,7 @@ def _leads(wanted: EpisodeFilter) -> list[_Lead]:
 def _within(
     table: sa.Table, id_column: sa.ColumnElement[str], wanted: EpisodeFilter, after: _Place | None
 ) -> list[sa.ColumnElement[bool]]:
-    """The part of the list that is asked for: its time, and what comes after the last page."""
+    """The requested part of the list: its time range, and what follows the last page."""
     created = table.c.created_at_us
     conditions: list[sa.ColumnElement[bool]] = []
     if wanted.created_after_us is not None:
@@ -392,7 +393,8 @@ def _cursor_at(place: _Place, wanted: EpisodeFilter) -> str:
 
 
 def _place_of(cursor: str, wanted: EpisodeFilter) -> _Place:
-    """Whatever it says, it is only a place in the tenant's own list; but a wrong one is told apart from the end."""
+    """A cursor is only a position in the tenant's own list; a malformed one is refused, so that it is not taken for the
+    end."""
     try:
         if len(cursor) > _LONGEST_CURSOR:
             raise ValueError("too long")

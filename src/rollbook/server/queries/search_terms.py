@@ -19,7 +19,7 @@ Scalar: TypeAlias = "str | int | float | bool | None"
 
 _LONGEST = 400
 _EXACT_BELOW = 2**53
-"""Greater floats do not name one integer."""
+"""Greater floats do not represent one integer exactly."""
 
 
 def terms_of(metadata: Mapping[str, Any], tags: Iterable[str]) -> set[str]:
@@ -33,8 +33,8 @@ def tag_term(tag: str) -> str:
 
 
 def value_terms(path: str, value: Scalar) -> tuple[str, ...]:
-    """The terms that a wanted value may stand under. A text from a query string is also tried as the JSON it spells:
-    `true` finds the text and the truth value, `"3"` the text in quotes and the text without."""
+    """The terms that match a wanted value. A text from a query string is also tried as the JSON value it spells: `true`
+    matches the text and the boolean, `"3"` the text with and without quotes."""
     wanted: list[Scalar] = [value]
     if isinstance(value, str):
         try:
@@ -67,7 +67,7 @@ def _value_term(path: str, value: Scalar) -> str:
 
 
 def _short(term: str) -> str:
-    """A long one stands under its digest: an index entry has a greatest size."""
+    """A long term is stored by its digest: an index entry has a maximum size."""
     if len(term) <= _LONGEST:
         return term
     return f"{term[:100]}…{digest_of('rollbook.episode-term', term)}"

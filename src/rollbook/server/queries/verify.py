@@ -1,4 +1,4 @@
-"""Scenarios that a candidate has to pass before it ships, and what each candidate made of them."""
+"""Scenarios that a candidate has to pass before it ships, and the results of each candidate."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ class VerifyQueries(EvalQueries, PeopleQueries):
     def promote_episode(
         self, episode_id: str, values: Mapping[str, Any]
     ) -> tuple[ScenarioRow, bool] | None:
-        """The scenario of an episode, and whether it was made or made active again just now. None when there is no
-        such episode."""
+        """The scenario of an episode, and whether it is new or active again. None when there is no such episode."""
         if self._first(tables.episodes, lock=True, id=episode_id) is None:
             return None
         there = self._first(
@@ -98,7 +97,7 @@ class VerifyQueries(EvalQueries, PeopleQueries):
         return self.scenario(scenario_id)
 
     def delete_scenario(self, scenario_id: str) -> bool:
-        """With everything that candidates made of it."""
+        """Deletes the scenario and all its results."""
         return self._delete(tables.verification_scenarios, id=scenario_id) == 1
 
     def active_scenarios(self) -> int:
@@ -107,7 +106,7 @@ class VerifyQueries(EvalQueries, PeopleQueries):
         return self._connection.execute(query).scalar_one()
 
     def critical_baselines(self, run_id: str) -> dict[str, str]:
-        """Baselines of a run that are active critical scenarios, and the ids of those."""
+        """Baselines of a run that are active critical scenarios, and the ids of those scenarios."""
         table = tables.verification_scenarios
         critical = sa.select(table.c.baseline_episode_id, table.c.id).where(
             *self._in_run(run_id), table.c.severity == "critical"
@@ -147,7 +146,7 @@ class VerifyQueries(EvalQueries, PeopleQueries):
     def record_verification(
         self, scenario_id: str, candidate_policy_version: str, values: Mapping[str, Any]
     ) -> str | None:
-        """Its id. Of one eval run a scenario has one result: what comes later takes its place. None when there is no
+        """The id of the result. A scenario has one result per eval run: a later one replaces it. None when there is no
         such scenario."""
         if self._first(tables.verification_scenarios, lock=True, id=scenario_id) is None:
             return None
@@ -170,9 +169,9 @@ class VerifyQueries(EvalQueries, PeopleQueries):
         return made
 
     def mirror_results(self, run_id: str, candidate_policy_version: str) -> int:
-        """What a run says about active scenarios becomes their result, unless somebody recorded another for that run.
-        How many of them it says something about. A complete result that may be a copy of its baseline says nothing: the
-        scenario stays as it was."""
+        """Copies the results of a run to active scenarios, unless somebody recorded another result for that run.
+        Returns the number of scenarios. A complete result that may be a copy of its baseline is skipped: the scenario
+        stays as it was."""
         scenario, result = tables.verification_scenarios, tables.eval_results
         query = sa.select(scenario.c.id.label("scenario_id"), result).where(
             *self._in_run(run_id), result.c.status != "pending"
@@ -201,7 +200,8 @@ class VerifyQueries(EvalQueries, PeopleQueries):
         return len(rows)
 
     def delete_episode(self, episode_id: str) -> list[DoomedObject] | None:
-        """A scenario cannot outlive what it replays. That one is gone is noted: it may have held a candidate back."""
+        """A scenario is deleted with its episode. The audit log records it, because the scenario may have blocked a
+        candidate."""
         there = self._first(tables.verification_scenarios, baseline_episode_id=episode_id)
         doomed = super().delete_episode(episode_id)
         if there is not None and doomed is not None:
@@ -230,7 +230,7 @@ class VerifyQueries(EvalQueries, PeopleQueries):
 
 
 def verdict(failed: bool, metrics: Mapping[str, Any]) -> str:
-    """What a replay says about a scenario: only a candidate that is known to succeed passes."""
+    """The verdict of a replay: only a candidate that is known to succeed passes."""
     if failed:
         return "error"
     stated = metrics.get(EVIDENCE_KEY)
@@ -240,8 +240,8 @@ def verdict(failed: bool, metrics: Mapping[str, Any]) -> str:
 
 
 def may_be_a_copy(metrics: Mapping[str, Any]) -> bool:
-    """A client that states no evidence copies the baseline's outcomes where its policy says nothing. Without one that
-    differs nobody knows whether the candidate succeeded."""
+    """A client that states no evidence copies the baseline's outcomes where its policy says nothing. Unless one outcome
+    differs, it is unknown whether the candidate succeeded."""
     if isinstance(metrics.get(EVIDENCE_KEY), Mapping):
         return False
     return all(

@@ -1,4 +1,4 @@
-"""Webhooks, and the queue of what they are still to be told, which is its own log."""
+"""Webhooks, and the queue of their deliveries, which is also the log."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class WebhookQueries(TenantScope):
         return [row_as(WebhookRow, row) for row in found]
 
     def delete_webhook(self, webhook_id: str) -> bool:
-        """With its log; what was still to be delivered is not."""
+        """Deletes the webhook and its log; pending deliveries are dropped."""
         return self._delete(tables.webhooks, id=webhook_id) == 1
 
     # ----------------------------------------------------------------------------------------- queue
 
     def announce(self, event: str, body_of: Callable[[str], str]) -> int:
-        """To every webhook that listens for it; `body_of` is given the id of the delivery. In the transaction of what
-        happened: one is never without the other."""
+        """Queues an event for every webhook that listens for it; `body_of` receives the id of the delivery. Runs in the
+        transaction of the event, so neither exists without the other."""
         listening = [each.id for each in self.webhooks() if event in each.events]
         return len([self.enqueue(each, event, body_of) for each in listening])
 
@@ -70,7 +70,7 @@ class WebhookQueries(TenantScope):
         return DeliveryRow(**row)
 
     def take_deliveries(self, lease_us: int, limit: int) -> list[DeliveryRow]:
-        """Those that are due, the longest first. Nobody else gets them before the lease is over."""
+        """Deliveries that are due, the longest first. Nobody else gets them before the lease ends."""
         table, now = tables.webhook_deliveries, self._now_us()
         due = (
             sa.select(table.c.id)
@@ -97,7 +97,7 @@ class WebhookQueries(TenantScope):
         status: str,
         next_attempt_at_us: int,
     ) -> bool:
-        """What came of an attempt. False when its lease ran out and somebody else has made another."""
+        """Stores the result of an attempt. False when its lease ended and another process has made an attempt."""
         changes: dict[str, Any] = {
             "status": status,
             "tries": [*delivery.tries, dict(outcome)],
@@ -108,7 +108,7 @@ class WebhookQueries(TenantScope):
         return self._update(tables.webhook_deliveries, changes, **same) == 1
 
     def next_delivery_at_us(self) -> int | None:
-        """When the next one is due; None when nothing waits."""
+        """When the next delivery is due; None when nothing waits."""
         table = tables.webhook_deliveries
         query = sa.select(sa.func.min(table.c.next_attempt_at_us)).where(
             self._mine(table), table.c.status == "pending"
@@ -139,7 +139,7 @@ class WebhookQueries(TenantScope):
         return found[:limit], cursor_at((last.created_at_us, last.id), listed)
 
     def forget_deliveries(self, before_us: int) -> int:
-        """Those that ended before then."""
+        """Deliveries that ended before this time."""
         table = tables.webhook_deliveries
         statement = sa.delete(table).where(
             self._mine(table), table.c.status != "pending", table.c.finished_at_us < before_us

@@ -1,7 +1,7 @@
-"""Video: what a file holds, whether a browser can play it, and a copy that every browser can.
+"""Video: what a file contains, whether browsers can play it, and a copy that every browser can play.
 
-Bad content is an answer, never an exception. FFmpeg opens only the containers named here and nothing but the file
-itself: a playlist that calls itself a video could otherwise make it read other files or ask other machines.
+Bad content is a result, never an exception. FFmpeg opens only the containers listed here, and only the file itself: a
+playlist that pretends to be a video could otherwise make it read other files or contact other machines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 KEYFRAME_GAP_S = Fraction(1, 2)
-"""At most, in what we encode: seeking shows any frame within a blink."""
+"""Longest distance between key frames that we encode: seeking shows any frame at once."""
 
 _DEMUXERS = {"mp4": "mov", "webm": "matroska", "matroska": "matroska", "avi": "avi"}
 _PLAYABLE = {
@@ -33,7 +33,7 @@ _PLAYABLE = {
     ("webm", "av1"): ("yuv420p", "yuv420p10le"),
     ("webm", "vp9"): ("yuv420p", "yuv420p10le"),
 }
-"""Pixel formats browsers show, by container and codec."""
+"""Pixel formats that browsers show, by container and codec."""
 _OPENINGS = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp")
 _MOST_BOXES = 10_000
 _READ_LIMIT_S = 60.0
@@ -43,24 +43,24 @@ _PADDING = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class VideoLimits:
-    """A small file can say that it is enormous; beyond these nothing is decoded."""
+    """Limits before decoding: a small file can claim to be enormous."""
 
     most_pixels: int = 7680 * 4320
-    """Of one frame."""
+    """Pixels of one frame."""
     most_duration_s: float = 6 * 3600.0
     most_frames: int = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class VideoFacts:
-    """None is what could not be found out."""
+    """None: unknown."""
 
     playable: bool
-    """In a browser, as it is."""
+    """A browser can play the file as it is."""
     detail: str | None = None
-    """Why not."""
+    """Why a browser cannot play it."""
     decodable: bool = False
-    """Here: what is not playable can be transcoded."""
+    """The server can decode it: a file that is not playable can be transcoded."""
     container: str | None = None
     codec: str | None = None
     pixel_format: str | None = None
@@ -70,9 +70,9 @@ class VideoFacts:
     duration_s: float | None = None
     frames: int | None = None
     faststart: bool | None = None
-    """The index comes before the frames, so that playing can begin before all is loaded. Only MP4 has the question."""
+    """The index comes before the frames, so that playback can start before the whole file is loaded. MP4 only."""
     keyframe_gap_s: float | None = None
-    """The longest stretch without a frame to start from."""
+    """The longest time between two frames from which playback can start."""
 
 
 class _Refused(Exception):
@@ -83,7 +83,7 @@ class _Refused(Exception):
 
 
 def probe(path: Path, limits: VideoLimits = VideoLimits()) -> VideoFacts:  # noqa: B008 - frozen
-    """Reads the index and decodes one frame. A file that does not exist is the caller's mistake and is raised."""
+    """Reads the index and decodes one frame. A missing file is the caller's error and is raised."""
     _require_av()
     with open(path, "rb") as file:
         container = _container(file)
@@ -96,12 +96,12 @@ def probe(path: Path, limits: VideoLimits = VideoLimits()) -> VideoFacts:  # noq
             if container == "mp4":
                 _check_boxes(boxes, path.stat().st_size)
             with _opened(path, container) as opened:
-                return _looked_at(opened, facts, path.stat().st_size, limits)
+                return _inspected(opened, facts, path.stat().st_size, limits)
     except _Refused as refused:
         return replace(facts, detail=str(refused))
 
 
-def _looked_at(
+def _inspected(
     opened: InputContainer, facts: VideoFacts, file_size: int, limits: VideoLimits
 ) -> VideoFacts:
     stream = _video_stream(opened, limits)
@@ -153,7 +153,7 @@ def _with_times(
 
 
 def _packets(opened: InputContainer, stream: VideoStream, file_size: int) -> list[tuple[int, bool]]:
-    """When each frame comes and whether one can start there: from the index, or by reading through the file."""
+    """The time of each frame and whether it is a key frame: from the index, or by reading the file."""
     entries = stream.index_entries
     if 0 < len(entries) == stream.frames:
         found = [(entry.timestamp, entry.is_keyframe, entry.pos + entry.size) for entry in entries]
@@ -183,10 +183,8 @@ def transcode(
     out: Path,
     limits: VideoLimits = VideoLimits(),  # noqa: B008 - frozen
 ) -> VideoFacts:
-    """H.264 in MP4 that every browser plays and seeks in well: the facts of the copy, or why there is none.
-
-    Frames keep their times, counted from the first one. Sound is left out.
-    """
+    """Makes an H.264 MP4 that every browser plays and seeks well. Returns the facts of the copy, or why there is none.
+    Frames keep their times, counted from the first one. Sound is dropped."""
     before = probe(source, limits)
     if not before.decodable:
         return replace(before, playable=False)
@@ -217,7 +215,7 @@ def _write_copy(opened: InputContainer, out: Path, limits: VideoLimits) -> None:
             pts = frame.pts
             shaped = shape.applied(frame)
             shaped.pts, shaped.time_base = pts, source.time_base
-            # the types of the source mean nothing here, and the encoder would follow them
+            # frame types of the source mean nothing here, and the encoder would copy them
             shaped.pict_type = PictureType.I if is_key else PictureType.NONE
             copy.mux(target.encode(shaped))
             frame, is_key = next(frames, (None, True))
@@ -245,7 +243,7 @@ def _add_target(copy: Any, like: VideoFrame, source: VideoStream) -> Any:
 def _timed(
     opened: InputContainer, stream: VideoStream, limits: VideoLimits
 ) -> Iterator[VideoFrame]:
-    """Frames with times that rise from 0, within the limits whatever the headers said."""
+    """Frames with increasing times from 0, within the limits whatever the headers claim."""
     base = stream.time_base or Fraction(1, 1000)
     start: int | None = None
     last = -1
@@ -263,7 +261,7 @@ def _timed(
 
 
 def _with_keys(frames: Iterator[VideoFrame], base: Fraction) -> Iterator[tuple[VideoFrame, bool]]:
-    """A frame is a key frame when the next one would be too far from the last key frame."""
+    """A frame becomes a key frame when the next one would be too far from the last key frame."""
     key = 0
     waiting: VideoFrame | None = None
     for frame in frames:
@@ -281,7 +279,7 @@ def _pts(frame: VideoFrame) -> int:
 
 
 class _Shape:
-    """Makes every frame upright, of one even size, in 8-bit 4:2:0, with its colours where they were."""
+    """Turns every frame upright, to one even size, in 8-bit 4:2:0, with its colours preserved."""
 
     def __init__(self, first: VideoFrame) -> None:
         self._turns = round(first.rotation / 90) % 4
@@ -307,7 +305,7 @@ def _graph(frame: VideoFrame, turns: int) -> Any:
     import av.filter
 
     graph = av.filter.Graph()
-    # a rotation counts against the clock
+    # the rotation is counter-clockwise
     steps = [("transpose", "cclock")] * turns + [("pad", "ceil(iw/2)*2:ceil(ih/2)*2")]
     nodes = [
         graph.add_buffer(
@@ -324,7 +322,7 @@ def _graph(frame: VideoFrame, turns: int) -> Any:
 
 
 def _in_420(frame: VideoFrame) -> VideoFrame:
-    """Colours from RGB are said to be BT.709, as they then are; others keep what is known of them."""
+    """RGB sources are marked as BT.709, which they are after conversion; others keep what is known."""
     from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
 
     if frame.format.name == "yuv420p" and frame.color_range != ColorRange.JPEG:
@@ -363,7 +361,7 @@ def _container(file: BinaryIO) -> str | None:
 
 
 def _boxes(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Kind and end of the boxes an MP4 file is made of."""
+    """Kind and end of the boxes of an MP4 file."""
     at = 0
     for _ in range(_MOST_BOXES):
         file.seek(at)
@@ -424,7 +422,7 @@ def _video_stream(opened: InputContainer, limits: VideoLimits) -> VideoStream:
     context: VideoCodecContext | None = stream.codec_context  # although its type says otherwise
     if context is None:
         raise _Refused("its codec is not known here")
-    # frames may grow after the header was checked, so the decoder has to know; it counts their padding too
+    # frames may grow after the header was checked, so the decoder gets the limit; it counts padding too
     context.options = {"max_pixels": str(2 * limits.most_pixels + _PADDING)}
     return stream
 
@@ -445,7 +443,7 @@ def _check_length(facts: VideoFacts, limits: VideoLimits) -> None:
 
 @contextmanager
 def _bad_content() -> Iterator[None]:
-    """Whatever FFmpeg or the arithmetic of a broken header says, it says it about the content."""
+    """Every error of FFmpeg, or of arithmetic on a broken header, concerns the content."""
     from av.error import FFmpegError
 
     try:

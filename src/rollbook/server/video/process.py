@@ -1,7 +1,7 @@
-"""Video in a process of its own: a file that crashes a decoder, eats memory or never ends takes nothing with it.
+"""Video in a process of its own: a file that crashes a decoder, fills the memory or never ends cannot harm the server.
 
 `python -m rollbook.server.video.process probe FILE` and `… transcode FILE OUT MOST_BYTES LIMITS` print the facts as
-JSON. It ends with whoever started it, even when that one was killed.
+JSON. The process ends with its parent, even when the parent is killed.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ async def transcode_apart(
     most_bytes: int = 2 << 30,
     limit_s: float = 3600.0,
 ) -> VideoFacts:
-    """No `out` is left behind unless the facts say that it is playable. Neither file may have more than `most_bytes`:
-    of the one nothing is read, of the other nothing more is written."""
+    """`out` is only left behind when the facts say that it is playable. Neither file may have more than `most_bytes`: a
+    larger source is not read, and a larger copy is not written."""
     if source.stat().st_size > most_bytes:
         return VideoFacts(False, f"it has more than the {most_bytes} bytes that are transcoded")
     told = msgspec.json.encode(limits).decode()

@@ -1,7 +1,7 @@
-"""Renditions: of a video that browsers do not play, a copy that they do. What was recorded stays as it is.
+"""Renditions: copies, playable in browsers, of videos that browsers cannot play. The recorded video stays unchanged.
 
-They are made after the finalize, which never waits for them: one at a time on a machine, each in a process of its own.
-What is still to be made stands in the database, so a server that is started again goes on where the last one ended.
+They are made after the finalize, which never waits for them: one at a time per machine, each in its own process.
+Pending work is in the database, so a restarted server continues it.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ from rollbook.server.video.process import transcode_apart
 RENDITION_TYPE = "video/mp4"
 _MOST_TRIES = 3
 _LONGEST_S = 3600.0
-"""That one may take."""
+"""Seconds that one rendition may take."""
 _ANOTHER_AT_IT_S = 10.0
 _CHUNK = 1 << 20
 
 
 def is_wanted(settings: Settings, facts: VideoFacts) -> bool:
-    """Of a video that was just looked at. What is too long to be transcoded is not begun."""
+    """The state for a video that was just inspected. A video that is too long is not transcoded."""
     if facts.playable or not facts.decodable or not settings.transcode_videos:
         return False
     return (facts.duration_s or 0) <= settings.transcode_limit_s
 
 
 def rendition_key(object_key: str) -> str:
-    """Beside the video, so that it goes where the episode goes."""
+    """Beside the video, so that it is deleted with the episode."""
     return f"{object_key.rpartition('.')[0]}.{secrets.token_hex(8)}.playable.mp4"
 
 
 async def keep_making(context: ServerContext) -> None:
-    """Until it is cancelled. Told of an organisation it looks there at once, and everywhere now and then."""
+    """Runs until it is cancelled. It handles an announced organisation at once, and all organisations from time to
+    time."""
     settings = context.settings
     if not settings.transcode_videos or not settings.reap_every_s or find_spec("av") is None:
         return
@@ -88,7 +89,7 @@ async def _of_all(context: ServerContext) -> list[str]:
 
 @contextmanager
 def _alone(data_dir: Path) -> Iterator[bool]:
-    """Of all processes of this machine; a lock that ends with the process leaves nothing to wait for."""
+    """One process per machine; the lock ends with the process, so nothing is left to clean up."""
     with open(data_dir / "renditions.lock", "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,7 +100,8 @@ def _alone(data_dir: Path) -> Iterator[bool]:
 
 
 async def make_pending(context: ServerContext, org_ids: list[str]) -> int:
-    """All that wait, in turn: nobody's hundred videos hold up somebody else's first. How many were made."""
+    """All that wait, organisations in turn, so that a hundred videos of one do not delay another's first. Returns how
+    many were made."""
     shutil.rmtree(_workshop(context), ignore_errors=True)
     made, orgs = 0, list(org_ids)
     while orgs:
@@ -117,7 +119,7 @@ async def make_pending(context: ServerContext, org_ids: list[str]) -> int:
 
 
 async def _make(context: ServerContext, org_id: str, artifact: ArtifactRow) -> bool:
-    """False when the blob store is away: the others of this organisation can wait for it as well."""
+    """False when the blob store is unavailable: the other videos of this organisation have to wait too."""
     try:
         why = await _made(context, artifact)
     except (BlobNotFound, BlobTooLarge) as error:
@@ -127,7 +129,7 @@ async def _make(context: ServerContext, org_id: str, artifact: ArtifactRow) -> b
         await context.write_for(org_id, lambda scope: scope.renew_rendition(artifact))
         return False
     except asyncio.CancelledError:
-        # a server that is stopped in the middle has not tried
+        # a server that is stopped in the middle has not used up a try
         await context.write_for(org_id, lambda scope: scope.renew_rendition(artifact))
         raise
     status = "ready" if why is None else "failed"
@@ -142,7 +144,7 @@ async def _make(context: ServerContext, org_id: str, artifact: ArtifactRow) -> b
 
 
 async def _made(context: ServerContext, artifact: ArtifactRow) -> str | None:
-    """Why there is none; None when it is there."""
+    """Why there is no rendition; None when it was made."""
     settings, workshop = context.settings, _workshop(context)
     workshop.mkdir(mode=0o700, exist_ok=True)
     out = workshop / f"{secrets.token_hex(8)}.mp4"

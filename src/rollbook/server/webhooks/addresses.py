@@ -1,5 +1,5 @@
-"""Where a webhook may lead. Its URL is chosen by a tenant and called from inside, where more can be reached than the
-tenant should: so a name is resolved once, every address is looked at, and it is these addresses that are called."""
+"""Addresses that a webhook may call. A tenant chooses the URL and the server calls it from inside its network. So a
+name is resolved once, every address is checked, and exactly these addresses are called."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _resolvers = ThreadPoolExecutor(8, thread_name_prefix="webhook-names")
-"""Of their own: a name server that does not answer must not hold up other work."""
+"""Threads of their own: a slow name server must not delay other work."""
 
 
 class AddressRefused(Exception):
@@ -22,7 +22,7 @@ class AddressRefused(Exception):
 
 
 def checked_url(url: str, *, to_private: bool) -> SplitResult:
-    """Raises AddressRefused with what is wrong about it. A name is not resolved: it may lead elsewhere later anyway."""
+    """Raises AddressRefused with the reason. A name is not resolved here, because it may change later."""
     try:
         split = urlsplit(url)
         port = split.port
@@ -41,7 +41,7 @@ def checked_url(url: str, *, to_private: bool) -> SplitResult:
 
 
 async def addresses_of(host: str, port: int, *, to_private: bool) -> list[str]:
-    """Every one of them may be called. One that may not is enough to refuse them all."""
+    """All addresses of the URL. One that is not allowed is enough to refuse all."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.run_in_executor(
@@ -57,9 +57,9 @@ async def addresses_of(host: str, port: int, *, to_private: bool) -> list[str]:
 
 
 def is_public(address: Address) -> bool:
-    """Also behind the ways in which IPv6 writes an address of IPv4."""
+    """Also checks IPv4 addresses that are written inside IPv6 addresses."""
     if isinstance(address, ipaddress.IPv6Address):
-        if address.is_site_local:  # given up by the standard, and still routed inside some networks
+        if address.is_site_local:  # deprecated, and still routed inside some networks
             return False
         inner = address.ipv4_mapped or address.sixtofour
         if inner is None and address in _NAT64:

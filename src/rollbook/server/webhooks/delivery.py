@@ -1,7 +1,7 @@
-"""Deliveries: what waits in the queue is sent, and sent again until it is taken or has been tried often enough.
+"""Deliveries: sends what waits in the queue, and sends again until the receiver accepts it or all attempts are used.
 
-Every process of the server does this. Whoever takes a delivery has it for as long as a lease lasts; one that dies with
-a delivery in its hands leaves it due. So each arrives at least once, and a receiver knows it again by its id.
+Every process of the server does this. A process that takes a delivery holds it for one lease; when the process dies,
+the delivery is due again. So each delivery arrives at least once, and a receiver recognises it by its id.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 32
 _AT_ONCE_FOR_ONE = 4
-"""So that an organisation whose receivers hang does not hold up the others."""
+"""Per organisation, so that receivers that hang do not delay other organisations."""
 _LEASE_TIMEOUTS = 4
 _SLOWER_EACH_TIME = 4
 _LONGEST_WAIT_S = 6 * 3600.0
@@ -34,14 +34,14 @@ _LONGEST_ERROR = 200
 
 
 async def keep_delivering(context: ServerContext) -> None:
-    """Until it is cancelled; what is under way then is due again when its lease is over."""
+    """Runs until it is cancelled; a delivery under way is due again when its lease ends."""
     sender = Sender(context)
     wanted = context.deliveries_wanted
     every_s = context.settings.webhook_poll_s
     try:
         while every_s > 0:
             try:
-                await sender.look_everywhere()
+                await sender.visit_all()
                 until = time.monotonic() + every_s
                 while (left_s := until - time.monotonic()) > 0:
                     await sender.start_due(await asyncio.wait_for(wanted.get(), left_s))
@@ -68,13 +68,13 @@ class Sender:
         if self._http is not None:
             await self._http.aclose()
 
-    async def look_everywhere(self) -> None:
-        """For what another process left behind, and for what is to be tried again."""
+    async def visit_all(self) -> None:
+        """Finds deliveries that another process left, and those to try again."""
         for org_id in await self._context.db.read(NOBODY, organisation_ids):
             await self.start_due(org_id)
 
     async def start_due(self, org_id: str) -> None:
-        """Takes what is due, as far as there is room. The end of a delivery makes room, and asks again."""
+        """Takes deliveries that are due, while there is room. The end of a delivery makes room and calls this again."""
         theirs = sum(each == org_id for each in self._under_way.values())
         room = min(_AT_ONCE - len(self._under_way), _AT_ONCE_FOR_ONE - theirs)
         if room <= 0:
@@ -106,7 +106,7 @@ class Sender:
         self._turned_away.clear()
 
     def _ask_again(self, org_id: str, at_us: int) -> None:
-        """When it is due, unless that is after the next look at everybody."""
+        """Wakes up when it is due, unless the next look at all organisations comes first."""
         wait_s = (at_us - self._context.clock()) / 1e6
         if wait_s < self._context.settings.webhook_poll_s:
             wanted = self._context.deliveries_wanted
@@ -145,13 +145,15 @@ class Sender:
         if delivery.attempts >= settings.webhook_attempts:
             return "failed", now
         wait_s = settings.webhook_retry_s * _SLOWER_EACH_TIME ** (delivery.attempts - 1)
-        wait_s = min(wait_s, _LONGEST_WAIT_S) * random.uniform(1.0, 1.2)  # not all at one moment
+        wait_s = min(wait_s, _LONGEST_WAIT_S) * random.uniform(
+            1.0, 1.2
+        )  # not all at the same moment
         return "pending", now + int(wait_s * 1e6)
 
     async def _attempt(
         self, webhook: WebhookRow, delivery: DeliveryRow
     ) -> tuple[int | None, str | None]:
-        """The status code of an answer, or why there is none. What the answer says is nobody's business."""
+        """The status code of the answer, or why there is none. The body of the answer is ignored."""
         import httpx
 
         settings = self._context.settings
@@ -214,12 +216,12 @@ class Sender:
         }
 
     def _client(self) -> Any:
-        """Made when first needed, because it loads certificates. No proxy and no redirect: both lead elsewhere."""
+        """Made at first use, because it loads certificates. No proxy and no redirects: both lead to other addresses."""
         import httpx
 
         if self._http is None:
             self._http = httpx.AsyncClient(
-                verify=httpx.create_ssl_context(),  # SSL_CERT_FILE adds an authority of one's own
+                verify=httpx.create_ssl_context(),  # SSL_CERT_FILE adds a certificate authority
                 follow_redirects=False,
                 trust_env=False,
                 timeout=self._context.settings.webhook_timeout_s,

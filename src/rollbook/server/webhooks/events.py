@@ -1,4 +1,4 @@
-"""What webhooks are told, and when: written into their queue in the transaction of what happened."""
+"""Events: written into the queue of webhooks in the transaction of what happened."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_REASONS = 20
 
 
 def announce_run(scope: Scope, settings: Settings, run: EvalRunRow) -> bool:
-    """That a run has come to its end. Whether anybody listens."""
+    """Queues the end of a run. True when a webhook listens."""
     event = f"eval_run.{run.status}"
     if event not in EVENTS:
         return False

@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: who is told when an eval run ends. For owners and admins; a log shows every attempt."""
+"""Webhooks over HTTP: who is called when an eval run ends. For owners and admins; a log shows every attempt."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def list_deliveries(request: Request) -> Response:
 
 
 async def send_test_event(request: Request) -> Response:
-    """Goes the way of every other event: signed, tried again, in the log."""
+    """A test event takes the way of every event: signed, retried and logged."""
     context, caller = context_of(request), await caller_of(request)
     require(caller, "manage_webhooks")
     webhook_id: str = request.path_params["webhook_id"]

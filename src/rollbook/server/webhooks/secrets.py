@@ -1,5 +1,5 @@
-"""Secrets of webhooks. None is kept: each follows from the server's own secret and from a salt in its row, so whoever
-reads the database can sign nothing. A server with another secret knows that it cannot sign."""
+"""Secrets of webhooks. None is stored: each is derived from the server's secret and a salt in its row, so a reader of
+the database can sign nothing. A server with another secret notices that it cannot sign."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ def secret_of(server_secret: bytes, webhook_id: str, salt: str) -> str:
 
 
 def hash_of(secret: str) -> str:
-    """To recognise it by."""
+    """A fingerprint to recognise the secret by."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:
-    """`t=<unix>,v1=<hex of HMAC-SHA256 over "t.body">`. A receiver that refuses an old `t` cannot be sent the same
-    twice by somebody who listened."""
+    """`t=<unix>,v1=<hex of HMAC-SHA256 over "t.body">`. A receiver that refuses an old `t` is safe against replays."""
     signed = hmac.new(secret.encode(), b"%d.%b" % (timestamp, body), hashlib.sha256)
     return f"t={timestamp},v1={signed.hexdigest()}"
