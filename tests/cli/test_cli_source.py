@@ -246,7 +246,7 @@ def test_import_keeps_only_points_that_were_in_sight_by_then(files: Path, tmp_pa
         *("source", "import", tmp_path / "s", "--mesh", files / "my room.ply"),
         *("--trajectory", files / "way.json", "--points", tmp_path / "p.npy", "--root-frame", 4),
     )
-    assert "1 of 3 points were in sight" in result.stdout
+    assert "1 of 3 points were visible" in result.stdout
     row = SourceStore.open(tmp_path / "s").row(0)
     assert row.actor.points.tolist() == [pytest.approx([3.98, 1.5, 1.5])]
     assert row.actor.point_frame.tolist() == [4]  # the nearest
@@ -268,7 +268,7 @@ def test_import_of_many_scenes_by_a_config(files: Path, tmp_path: Path) -> None:
     made = said(
         rollbook("source", "import", tmp_path / "s", "--config", here / "all.toml", "--json")
     )
-    assert any("inst of detections is left out" in message for message in made["messages"])
+    assert any("inst of detections is ignored" in message for message in made["messages"])
     opened = SourceStore.open(tmp_path / "s")
     assert [entry.sample_key for entry in opened.index] == [
         *("a/first-000001", "a/first-000005", "a/second-000002", "b/way-000003")

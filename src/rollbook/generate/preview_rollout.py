@@ -35,7 +35,7 @@ def draw_preview(
     be rolled out, the default recipe the first of the config.
     """
     if os.path.lexists(out) and not replace:
-        raise TargetExists(path=str(out), detail="it was not to be replaced")
+        raise TargetExists(path=str(out), detail="the file exists")
     pictures = Matplotlib.loaded()
     shown = rolled_out(config, row, target, recipe)
     write_bytes(out, picture_png(pictures, shown), replace=replace)

@@ -429,7 +429,7 @@ def _view_axes(azimuth: float) -> Array:
     return np.stack([right, np.cross(eye, right), eye])
 
 
-# --------------------------------------------------------------------------------- what was seen
+# ---------------------------------------------------------------------------------------- views
 
 
 def _draw_images(pictures: Matplotlib, place: Any, shown: ShownRollout) -> None:

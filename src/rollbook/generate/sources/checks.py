@@ -131,7 +131,7 @@ def check_files(store: CheckedStore) -> Found:
         if path in known:
             continue
         if path.startswith("actor/"):
-            message = f"{path} is nothing an actor knows; remove it, or move it under oracle/"
+            message = f"{path} does not belong to the actor; remove it or move it under oracle/"
             yield Violation("oracle_in_actor", "", message)
         else:
             yield Violation("unlisted_file", "", f"{path} does not belong to the store")

@@ -119,9 +119,7 @@ class _Scene:
         self.recordings = [_Recording(self, each, whole, say) for each in config.recordings]
         _refuse_twins("name", [each.name for each in self.recordings])
         if config.boxes is None:
-            say(
-                "there are no true boxes: targets cannot be labelled, and rollouts need one that is"
-            )
+            say("there are no true boxes: targets have no labels, so no rollouts can be generated")
 
     @property
     def detected(self) -> list[list[ImportedBox]]:
@@ -175,7 +173,7 @@ class _Recording:
         self.trajectory = self._load_trajectory()
         self.roots = self._load_roots()
         if config.points is None:
-            say("there are no points: they are simulated from depth rendered along the way")
+            say("there are no points: they are simulated from depth rendered along the path")
 
     def snippet_id(self, root: int) -> str:
         return checked_id(f"{self.name}-{root:06d}", "name")
@@ -190,9 +188,7 @@ class _Recording:
             return []
         found = load_boxes(self.config.detections)
         if any(box.inst != -1 for box in found):
-            self._say(
-                "inst of detections is left out: a detection does not know which object it is of"
-            )
+            self._say("inst of detections is ignored: a detection does not know its object")
         return [msgspec.structs.replace(box, inst=-1) for box in found]
 
     def _load_trajectory(self) -> Trajectory:
@@ -208,7 +204,7 @@ class _Recording:
             self._say(f"{self.name} has no times: its frames are {config.frame_rate_hz:g} a second")
         if found.format is TrajectoryFormat.ARIA and device is None:
             self._say(
-                f"{self.name} holds poses of the device: without device_from_camera they count as the camera's"
+                f"{self.name} holds poses of the device: without device_from_camera they are used as camera poses"
             )
         return found.every(config.every).in_world(scene.up, scene.scale)
 
@@ -286,7 +282,9 @@ class _Recording:
             scale=self.scene.config.scale,
         )
         if cloud.dropped:
-            self._say(f"{self.name}: {cloud.dropped:,} points are too uncertain, and left out")
+            self._say(
+                f"{self.name}: {cloud.dropped:,} points are left out because of their uncertainty"
+            )
         return cloud
 
     def _recorded(
@@ -296,7 +294,7 @@ class _Recording:
         frame = seeing_frames(cloud.points, prefix, self.camera, geometry)
         kept = np.flatnonzero(frame >= 0)
         self._say(
-            f"{snippet_id}: {len(kept):,} of {len(cloud):,} points were in sight up to the root"
+            f"{snippet_id}: {len(kept):,} of {len(cloud):,} points were visible before the root"
         )
         chosen = cloud.take(kept)
         return Semidense(chosen.points, frame[kept], chosen.inv_dist_std, chosen.dist_std)

@@ -252,7 +252,7 @@ def _refuse_empty(rows: NDArray[Any], place: Path) -> None:
 def _refuse_not_finite(rows: Array, where: Where, place: Path) -> None:
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(bad):
-        detail = f"{where(int(bad[0]))}: a value is not finite; {len(bad)} poses have such"
+        detail = f"{where(int(bad[0]))}: a value is not finite; this affects {len(bad)} poses"
         raise _refused(place, detail)
 
 

@@ -241,7 +241,7 @@ class ActorVisibleTargetSelector:
 def refuse_bad_trajectory(poses: NDArray[np.float32], place: str) -> None:
     bad = np.flatnonzero(~are_rigid(poses)) if len(poses) else np.zeros(1, np.intp)
     if len(bad):
-        detail = f"pose {bad[0]} is not a pose" if len(poses) else "no poses, so there is no root"
+        detail = f"pose {bad[0]} is not rigid" if len(poses) else "no poses, so there is no root"
         raise InvalidTrajectory(record=f"trajectory of {place}", detail=detail)
 
 
