@@ -53,6 +53,11 @@ folder without a manifest that matches its root is never opened.
 
 Coded columns hold the index of a word, -1 for none. The words are in the attributes of the group `dictionaries`, in
 order of first use: {", ".join(f"`{name}`" for name in DICTIONARIES)}.
+
+## Policy revisions
+
+If the lineage of a chain names a `PolicyRevision`, the attributes of the group `metadata` have `policy_revisions`: each
+revision once, as JSON. The word of `lineage/model_checkpoint_id` is its `policy_digest`.
 """
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.errors import ConfigurationError, InvalidValue
 from rollbook.generate.actor.features import FEATURES
 from rollbook.generate.geometry.poses import look_at
@@ -236,6 +237,18 @@ def test_a_shell_whose_columns_do_not_fit_is_refused() -> None:
 # ----------------------------------------------------------------------------------------- learned
 
 
+def test_a_learned_policy_may_say_which_revision_it_is(
+    policy_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_scorer(f"{policy_file}:by_distance")
+    revision = PolicyRevision(
+        policy_family="views", revision_id="rev-7", policy_digest="d7", produced_at_ms=1
+    )
+    policy = sys.modules[policy_file].by_distance
+    monkeypatch.setattr(policy, "policy_revision", revision, raising=False)
+    assert load_scorer(f"{policy_file}:by_distance").policy_revision == revision
+
+
 def test_a_learned_policy_is_named_by_module_and_attribute(policy_file: str) -> None:
     scorer = load_scorer(f"{policy_file}:by_distance")
     shell = a_shell()
@@ -245,6 +258,7 @@ def test_a_learned_policy_is_named_by_module_and_attribute(policy_file: str) -> 
     seen = sys.modules[policy_file].seen
     assert seen["names"] == FEATURES
     assert set(seen["context"]) == {"poses", "reference_pose", "visited"}
+    assert (scorer.checkpoint, scorer.policy_revision) == (None, None)
     method = scorer_named(f"{policy_file}:model.score")
     assert method(shell) == pytest.approx([0.5, np.nan, 2.5, 3.5], nan_ok=True)
 
