@@ -1,7 +1,7 @@
-"""A policy for rollout stores that was never trained: look at what is unknown of the target, from where it is large.
+"""A policy for rollout stores without training: look at unknown parts of the target from where the target is large.
 
-It knows what the actor knows of each candidate, and chooses by the product of two features: unknown voxels of the
-target that a ray passes, and the share of the image that the target's box covers.
+It uses what the actor knows of each candidate. Its score is the product of two features: the unknown voxels of the
+target along a ray, and the share of the image that the box of the target covers.
 
     rollbook replay run --policy examples.replay.heuristic_policy:HeuristicPolicy …
 """
@@ -21,10 +21,10 @@ AREA = "obb_area_frac"
 
 
 class HeuristicPolicy:
-    """Answers a score for each candidate; the harness takes the best of those that are valid."""
+    """Answers with a score for each candidate; the harness chooses the best valid one."""
 
     def reset(self, episode: ReplayEpisode) -> None:
-        """Episodes name the features that they recorded."""
+        """Reads the names of the features from the episode."""
         names = [] if episode.record is None else episode.record.metadata["actor_feature_names"]
         self._unknown, self._area = names.index(UNKNOWN), names.index(AREA)
 
@@ -35,7 +35,7 @@ class HeuristicPolicy:
 
 
 class RandomPolicy:
-    """Any valid candidate: what the heuristic has to be better than."""
+    """Chooses a random valid candidate. The heuristic has to be better than this."""
 
     def reset(self, episode: ReplayEpisode) -> None:
         self._rng = np.random.default_rng(list(episode.id.encode()))

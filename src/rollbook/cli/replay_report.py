@@ -1,6 +1,6 @@
-"""What a replay came to, told to a person, to a pull request, and to a machine that reads test reports.
+"""Reports of a replay: for a terminal, for a pull request, and as a JUnit file for CI.
 
-A number never stands alone: beside it is how many pairs it is made of, how it was come by, and how far off it may be.
+Beside each number stand the number of its pairs, its evidence, and its uncertainty.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MOST_FAILURES = 20
-"""Failed episodes that a pull request is told about one by one."""
+"""Greatest number of failed episodes that a pull request lists."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class RunReport:
     """JSON of the summary, as the server sent it."""
     results: Sequence[EvalResult] = ()
     run_id: str | None = None
-    """None when nothing of it is on a server."""
+    """None when no server knows the run."""
     url: str | None = None
     gated: bool = False
-    """Whether the decision is what the command ends with."""
+    """Whether the exit code of the command is the decision."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -98,7 +98,7 @@ def episode_line(number: int, total: int, result: EvalResult) -> str:
 
 
 def _on_a_line(error: str) -> str:
-    """Its first line, and nothing in it that a terminal would obey: others may have sent it."""
+    """The first line, without control characters: an error text may come from somebody else."""
     first = next(iter(error.splitlines()), "")[:200]
     return "".join(each if each.isprintable() else "\ufffd" for each in first)
 
@@ -206,7 +206,7 @@ def decision_lines(summary: PlainSummary) -> list[str]:
 
 
 def markdown(report: RunReport) -> str:
-    """For the summary of a job, or a comment."""
+    """Markdown for the summary of a CI job or a comment."""
     head = "🚀 ship" if report.ships else "✋ hold"
     lines = [
         f"## Replay of {_code(report.candidate)}: {head}",
@@ -260,7 +260,7 @@ def _markdown_foot(report: RunReport) -> str:
 
 
 def workflow_commands(report: RunReport) -> list[str]:
-    """Workflow commands: they show up beside the change that is being looked at."""
+    """GitHub workflow commands, which appear beside the reviewed change."""
     if report.ships:
         kind, title = "notice", "Replay: ship"
     else:
@@ -279,12 +279,12 @@ def _command(kind: str, title: str, message: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """In one cell of a table, and no markup of its own."""
+    """Text for one cell of a table, with its Markdown escaped."""
     return re.sub(r"([\\`|<>*_\[\]])", r"\\\1", " ".join(text.split()))
 
 
 def _code(text: str) -> str:
-    """As it is, where nothing is markup: only a backtick could end it."""
+    """Inline code, in which only a backtick has to be removed."""
     return f"`{' '.join(text.split()).replace('`', '')}`"
 
 
@@ -292,7 +292,7 @@ def _code(text: str) -> str:
 
 
 def junit(report: RunReport) -> bytes:
-    """One case for each baseline, and one for the decision, which fails only where it was asked to gate."""
+    """One test case for each baseline, and one for the decision, which fails only with --gate."""
     held = report.gated and not report.ships
     suite = ElementTree.Element(
         "testsuite",

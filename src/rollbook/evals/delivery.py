@@ -17,8 +17,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from rollbook.contracts.episode import CONTENT_TYPES, LONGEST_NAME, ArtifactKind
 from rollbook.contracts.evals import (
     EVIDENCE_KEY,
@@ -26,13 +24,12 @@ from rollbook.contracts.evals import (
     RESULT_KEYS,
     EvalResult,
 )
-from rollbook.contracts.wire.batches import EpisodesCreated, ManyFinalized, OneFinalized
-from rollbook.contracts.wire.eval_runs import OneResultPut, ResultsPut
+from rollbook.contracts.wire.eval_runs import ResultsPut
 from rollbook.contracts.wire.uploads import UploadUrl, UrlsMinted
-from rollbook.errors import APIError, ConflictError, NotFoundError, RollbookError
+from rollbook.errors import ConflictError, NotFoundError, RollbookError
 from rollbook.evals.eval_run import EvalRun
 from rollbook.evals.journal import FinishedReplay, Journal, Piece
-from rollbook.evals.server_calls import ask
+from rollbook.evals.server_calls import ask, create_episodes, finalize_episodes, item_error
 
 if TYPE_CHECKING:
     from rollbook.client import Client
@@ -209,6 +206,8 @@ class ResultDelivery:
 
     def _urls_of_known(self, rows: list[FinishedReplay]) -> dict[str, Mapping[str, str]]:
         """Upload URLs of episodes that an earlier runner created and did not finalize."""
+        from rollbook.client.http import wire_code
+
         urls: dict[str, Mapping[str, str]] = {}
         for row in rows:
             try:
@@ -225,25 +224,17 @@ class ResultDelivery:
             except NotFoundError:
                 row.set_episode(None)  # it was deleted meanwhile, so it is created again
             except ConflictError as error:  # it is finalized already
-                if _code_of(error) != "artifact_stored":
+                if wire_code(error) != "artifact_stored":
                     raise
         return urls
 
     def _created(self, rows: list[FinishedReplay]) -> dict[str, Mapping[str, str]]:
-        """Upload URLs by baseline and kind. If the answer is lost, the server removes the empty episodes later."""
+        """Upload URLs by baseline and kind."""
         if not rows:
             return {}
-        created = ask(
-            self._client,
-            EpisodesCreated,
-            "create replay episodes",
-            "POST",
-            "/api/ingest/episodes",
-            body={"episodes": [self._episode(row) for row in rows]},
-            safe_to_resend=True,
-        )
+        created = create_episodes(self._client, [self._episode(row) for row in rows])
         urls: dict[str, Mapping[str, str]] = {}
-        for row, episode in zip(rows, created.episodes, strict=True):
+        for row, episode in zip(rows, created, strict=True):
             row.set_episode(episode.episode_id)
             urls[row.id] = _by_kind(episode.upload_urls)
         self._journal.created({row.id: str(row.result.candidate_episode_id) for row in rows})
@@ -291,19 +282,7 @@ class ResultDelivery:
             bodies.append(
                 body if row.duration_s is None else {**body, "duration_s": row.duration_s}
             )
-        finalized = ask(
-            self._client,
-            ManyFinalized,
-            "finalize replay episodes",
-            "POST",
-            "/api/ingest/episodes/finalize",
-            body={"episodes": bodies},
-            slow=True,
-            safe_to_resend=True,
-        )
-        for each in finalized.results:
-            if each.error:
-                raise item_error(f"finalize the replay episode {each.episode_id}", each)
+        finalize_episodes(self._client, bodies)
 
     def _report(self, rows: Sequence[FinishedReplay]) -> dict[str, str]:
         """Returns errors by baseline, for results that the server refuses because their baseline was deleted."""
@@ -358,17 +337,5 @@ def _result_body(result: EvalResult) -> dict[str, Any]:
     return body
 
 
-def _code_of(error: APIError) -> object:
-    return error.response_body.get("code") if isinstance(error.response_body, dict) else None
-
-
 def _by_kind(urls: Sequence[UploadUrl]) -> dict[str, str]:
     return {each.kind: each.url for each in urls}
-
-
-def item_error(what: str, item: OneFinalized | OneResultPut) -> APIError:
-    """The error of one item of a batch, as if it had been sent alone."""
-    from rollbook.client.http import api_error
-
-    message = f"cannot {what}: {item.error}"
-    return api_error(item.status_code or 500, message, msgspec.to_builtins(item))

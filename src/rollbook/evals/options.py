@@ -48,8 +48,9 @@ class CommandLine:
     least: float | None = None
 
 
-def _about(help: str, cli: CommandLine | None = None) -> dict[str, Any]:
-    return {"help": help, "cli": cli}
+def _about(help: str, kind: Any = None, /, **cli: Any) -> dict[str, Any]:
+    """`kind`, if given, makes it an option of the command line too."""
+    return {"help": help, "cli": None if kind is None else CommandLine(kind=kind, **cli)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,42 +71,35 @@ class ReplayOptions:
     dry_run: bool = field(default=False, metadata=_about("Compute the results and send nothing."))
     workers: int = field(
         default=1,
-        metadata=_about(
-            "Number of baselines that are replayed at the same time.",
-            CommandLine(kind=int, least=1),
-        ),
+        metadata=_about("Number of baselines that are replayed at the same time.", int, least=1),
     )
     engine: Engine = field(
         default="local",
         metadata=_about(
-            "Where workers run: on this machine, or on a Ray cluster.",
-            CommandLine(kind=Literal["local", "ray"]),
+            "Where workers run: on this machine, or on a Ray cluster.", Literal["local", "ray"]
         ),
     )
     parallel: Parallel = field(
         default="thread",
-        metadata=_about(
-            "Whether a worker is a thread or a process.",
-            CommandLine(kind=Literal["thread", "process"]),
-        ),
+        metadata=_about("Whether a worker is a thread or a process.", Literal["thread", "process"]),
     )
     resume: bool = field(
         default=False,
         metadata=_about(
-            "Leave out complete baselines, and deliver results that an earlier runner left in the `journal`.",
+            "Leave out complete baselines, and deliver results that an earlier runner left in the `journal`."
         ),
     )
     journal: str | os.PathLike[str] | None = field(
         default=None,
         metadata=_about(
-            "The folder that keeps results until the server has them; by default in ROLLBOOK_HOME/runs.",
+            "The folder that keeps results until the server has them; by default in ROLLBOOK_HOME/runs."
         ),
     )
     align: Align = field(
         default="index",
         metadata=_about(
             "How observations of different rates are paired: by index, or by their clocks (nearest, hold).",
-            CommandLine(kind=Align),
+            Align,
         ),
     )
     clock: str | None = field(
@@ -118,26 +112,27 @@ class ReplayOptions:
         default=None,
         metadata=_about(
             "Seconds that one answer of the policy may take.",
-            CommandLine(kind=float | None, flag="--step-timeout", least=0.001),
+            float | None,
+            flag="--step-timeout",
+            least=0.001,
         ),
     )
     upload_actions: bool = field(
         default=True,
         metadata=_about(
             "Upload the actions of the candidate.",
-            CommandLine(
-                kind=bool,
-                flag="--no-actions",
-                negated=True,
-                help="Do not upload the actions of the candidate.",
-            ),
+            bool,
+            flag="--no-actions",
+            negated=True,
+            help="Do not upload the actions of the candidate.",
         ),
     )
     environment: Any = field(
         default=None,
         metadata=_about(
             "Makes the environment in which the candidate is run; outcomes are then measured.",
-            CommandLine(kind=str | None, metavar="MODULE:ATTR"),
+            str | None,
+            metavar="MODULE:ATTR",
         ),
     )
     store: str | os.PathLike[str] | None = field(
@@ -147,7 +142,8 @@ class ReplayOptions:
         default=False,
         metadata=_about(
             "Add the frames of the video to the observations, as `/video/rgb`.",
-            CommandLine(kind=bool, flag="--frames"),
+            bool,
+            flag="--frames",
         ),
     )
     batch: int | None = field(

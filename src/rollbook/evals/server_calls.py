@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from rollbook.contracts.evals import EvalResult
-from rollbook.contracts.wire.eval_runs import EvalResultList
+from rollbook.contracts.wire.batches import EpisodesCreated, ManyFinalized, OneFinalized
+from rollbook.contracts.wire.episodes import EpisodeCreated
+from rollbook.contracts.wire.eval_runs import EvalResultList, OneResultPut
 from rollbook.contracts.wire.scenarios import ScenarioList
-from rollbook.errors import ConfigurationError
+from rollbook.errors import APIError, ConfigurationError
 
 if TYPE_CHECKING:
     from rollbook.client import Client
@@ -38,6 +40,45 @@ def ask(client: Client, answer: type[T], what: str, method: str, path: str, **op
     from rollbook.client.runtime import finish
 
     return finish(client.connection.call(what, method, path, answer=answer, **options))
+
+
+def create_episodes(client: Client, bodies: Sequence[Mapping[str, Any]]) -> list[EpisodeCreated]:
+    """If the answer is lost and the call is repeated, the server removes the first, empty episodes later."""
+    created = ask(
+        client,
+        EpisodesCreated,
+        "create episodes",
+        "POST",
+        "/api/ingest/episodes",
+        body={"episodes": bodies},
+        safe_to_resend=True,
+    )
+    return created.episodes
+
+
+def finalize_episodes(client: Client, bodies: Sequence[Mapping[str, Any]]) -> None:
+    """Raises the error of the first episode that the server refuses to finalize."""
+    finalized = ask(
+        client,
+        ManyFinalized,
+        "finalize episodes",
+        "POST",
+        "/api/ingest/episodes/finalize",
+        body={"episodes": bodies},
+        slow=True,
+        safe_to_resend=True,
+    )
+    for each in finalized.results:
+        if each.error:
+            raise item_error(f"finalize the episode {each.episode_id}", each)
+
+
+def item_error(what: str, item: OneFinalized | OneResultPut) -> APIError:
+    """The error of one item of a batch, as if it had been sent alone."""
+    from rollbook.client.http import api_error
+
+    message = f"cannot {what}: {item.error}"
+    return api_error(item.status_code or 500, message, as_dict(item))
 
 
 def as_dict(message: msgspec.Struct) -> dict[str, Any]:

@@ -21,10 +21,8 @@ from rollbook.client.ingest import urls_by_kind
 from rollbook.client.runtime import finish
 from rollbook.contracts.episode import CONTENT_TYPES, ArtifactKind, EpisodeRecord
 from rollbook.contracts.npz import write_npz
-from rollbook.contracts.wire.batches import EpisodesCreated, ManyFinalized
 from rollbook.errors import ConfigurationError
-from rollbook.evals.delivery import item_error
-from rollbook.evals.server_calls import ask
+from rollbook.evals.server_calls import create_episodes, finalize_episodes
 from rollbook.evals.store_baselines import ROLLOUT_METADATA, StoreBaselines
 
 CHAINS_AT_ONCE = 32
@@ -157,16 +155,7 @@ class _Logger:
         }
 
     def _made(self, chains: list[_Chain]) -> list[str]:
-        answer = ask(
-            self._client,
-            EpisodesCreated,
-            "log chains",
-            "POST",
-            "/api/ingest/episodes",
-            body={"episodes": [each.create(self._tags) for each in chains]},
-            safe_to_resend=True,  # the server removes empty episodes of a lost answer later
-        )
-        created = answer.episodes
+        created = create_episodes(self._client, [each.create(self._tags) for each in chains])
         urls = [urls_by_kind(each.upload_urls) for each in created]
         if any(
             chain.files.keys() - there.keys() for chain, there in zip(chains, urls, strict=True)
@@ -181,28 +170,13 @@ class _Logger:
         for each in sent:
             each.result()
         ids = [each.episode_id for each in created]
-        self._finalize(ids, chains)
+        bodies = [chain.finalize(each) for each, chain in zip(ids, chains, strict=True)]
+        finalize_episodes(self._client, bodies)
         return ids
 
     def _put(self, url: str, kind: ArtifactKind, data: bytes) -> None:
         put = self._client.connection.put
         finish(put(f"upload {kind} of a chain", url, CONTENT_TYPES[kind], data))
-
-    def _finalize(self, ids: list[str], chains: list[_Chain]) -> None:
-        bodies = [chain.finalize(each) for each, chain in zip(ids, chains, strict=True)]
-        answer = ask(
-            self._client,
-            ManyFinalized,
-            "finalize chains",
-            "POST",
-            "/api/ingest/episodes/finalize",
-            body={"episodes": bodies},
-            slow=True,
-            safe_to_resend=True,
-        )
-        for each in answer.results:
-            if each.error:
-                raise item_error(f"finalize the chain {each.episode_id}", each)
 
 
 def _encoded(arrays: dict[str, Any]) -> bytes:
