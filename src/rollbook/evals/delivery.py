@@ -17,6 +17,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rollbook.contracts.episode import CONTENT_TYPES, LONGEST_NAME, ArtifactKind
 from rollbook.contracts.evals import (
     EVIDENCE_KEY,
