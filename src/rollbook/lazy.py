@@ -17,8 +17,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rollbook.errors import ConfigurationError
-
 
 def lazy_names(
     package: str, homes: Mapping[str, tuple[str, ...]], *, extra: str | None = None
@@ -41,6 +39,10 @@ def lazy_names(
         except ModuleNotFoundError as error:
             if extra is None or str(error.name).startswith("rollbook"):
                 raise
+            from rollbook.errors import (
+                ConfigurationError,
+            )  # late: `import rollbook` has to be quick
+
             raise ConfigurationError(
                 message=f"{package}.{name} needs {error.name}, which is not installed: "
                 f"pip install 'rollbook[{extra}]'"

@@ -131,13 +131,15 @@ def test_a_shell_completes_commands_and_options() -> None:
         assert done.stdout.split() == expected
 
 
-def test_help_and_version_load_no_room() -> None:
+def test_help_loads_no_room_and_no_heavy_library() -> None:
+    """Only the options of a replay are read from their room, and the names of contracts that they use."""
     code = (
         "import sys; sys.argv = ['rollbook', '--help']\n"
         "from rollbook.cli.main import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "heavy = {'numpy', 'msgspec', 'rich', 'zarr', 'torch', 'rollbook.contracts', 'rollbook.train'}\n"
+        "heavy = {'numpy', 'msgspec', 'rich', 'zarr', 'torch', 'httpx', 'sqlalchemy', 'rollbook.contracts.rl', "
+        "'rollbook.store', 'rollbook.train', 'rollbook.client', 'rollbook.server', 'rollbook.generate'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
     result = subprocess.run(

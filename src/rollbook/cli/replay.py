@@ -13,7 +13,6 @@ from rollbook.cli import replay_run
 from rollbook.cli.login import ProfileName
 from rollbook.cli.output import AsJson, print_json, print_rows
 from rollbook.cli.replay_arguments import gate_of
-from rollbook.cli.replay_report import episode_line, report_lines
 from rollbook.cli.replay_run import client_of
 
 app = typer.Typer(
@@ -92,6 +91,7 @@ def show(
     """Show one run: its progress, its numbers, the decision and the reasons for it."""
     import msgspec
 
+    from rollbook.cli.replay_report import episode_line, report_lines
     from rollbook.contracts.wire.eval_runs import EvalRunAnswer
     from rollbook.evals.server_calls import ask, results_of, run_path
 

@@ -24,15 +24,6 @@ from rollbook.cli.replay_arguments import (
     gate_of,
     metadata_pairs,
 )
-from rollbook.cli.replay_report import (
-    RunReport,
-    episode_line,
-    junit,
-    markdown,
-    report_lines,
-    workflow_commands,
-)
-from rollbook.contracts.decision import Rollup
 from rollbook.errors import (
     ConfigurationError,
     NotFoundError,
@@ -42,6 +33,7 @@ from rollbook.errors import (
 )
 
 if TYPE_CHECKING:
+    from rollbook.cli.replay_report import RunReport
     from rollbook.client import Client
     from rollbook.contracts.evals import EvalResult
     from rollbook.evals import EvalRun
@@ -288,6 +280,8 @@ def _check_infrastructure(results: Sequence[EvalResult]) -> None:
 def _reported(
     run: EvalRun, total: int, results: Sequence[EvalResult], url: str | None
 ) -> RunReport:
+    from rollbook.cli.replay_report import RunReport
+
     return RunReport(
         candidate=run.candidate_policy_version,
         baseline=run.baseline_policy_version,
@@ -372,6 +366,8 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[EvalResult], Non
     from rich.console import Console
     from rich.progress import Progress
 
+    from rollbook.cli.replay_report import episode_line
+
     if quiet:
         yield None
         return
@@ -412,6 +408,7 @@ def _resume_hint(run: EvalRun) -> Iterator[None]:
 def _write_report(
     report: RunReport, *, as_json: bool, github: bool, junit_file: Path | None
 ) -> None:
+    from rollbook.cli.replay_report import junit
     from rollbook.files import atomic_write
 
     if junit_file is not None:
@@ -426,6 +423,8 @@ def _write_report(
 
 
 def _print_report(report: RunReport) -> None:
+    from rollbook.cli.replay_report import episode_line, report_lines
+
     if report.results and report.run_id is None:
         failed = len(report.failed)
         complete = len(report.results) - failed
@@ -448,6 +447,8 @@ def _print_report(report: RunReport) -> None:
 
 def _write_for_github(report: RunReport, *, to_stderr: bool) -> None:
     """GitHub reads commands from both streams, so standard output can be left to JSON."""
+    from rollbook.cli.replay_report import markdown, workflow_commands
+
     for line in workflow_commands(report):
         typer.echo(line, err=to_stderr)
     text = markdown(report)
@@ -490,6 +491,8 @@ def _exit_codes(gated: bool) -> Iterator[None]:
 
 
 def _exit_code(report: RunReport) -> int:
+    from rollbook.contracts.decision import Rollup
+
     if report.gated:
         return OK if report.ships else VIOLATIONS
     if not isinstance(report.rollup, Rollup):

@@ -7,10 +7,12 @@ says about an outcome always comes with its evidence, because "we looked" and "w
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from rollbook.contracts.outcomes import OUTCOMES
-from rollbook.contracts.policy import PolicyRevision
+
+if TYPE_CHECKING:
+    from rollbook.contracts.policy import PolicyRevision
 
 RunStatus: TypeAlias = Literal["pending", "running", "completed", "failed", "cancelled"]
 ResultStatus: TypeAlias = Literal["pending", "complete", "failed"]
