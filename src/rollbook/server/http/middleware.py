@@ -45,12 +45,14 @@ class RequestEdge:
         except ClientDisconnect:
             answer.status = answer.status or _CLIENT_LEFT
         except Exception as error:
-            context.log.error("request_failed", error=_named(error), frames=frames_of(error))
+            # the class only: the text of an error may contain what the client sent
+            name = type(error).__name__
+            context.log.error("request_failed", error=name, frames=frames_of(error))
             if answer.status:
                 raise  # half an answer was sent: cut the connection, so that nobody takes it for a complete one
             await problem_response(problem_of(error))(scope, receive, answer.send)
         finally:
-            _tell(context, scope, answer.status, time.perf_counter() - began)
+            _log_request(context, scope, answer.status, time.perf_counter() - began)
 
 
 class _Answer:
@@ -71,12 +73,7 @@ class _Answer:
         await self._send(message)
 
 
-def _named(error: Exception) -> str:
-    """The class only: the text may contain what the client sent."""
-    return type(error).__name__
-
-
-def _tell(context: Telemetry, scope: Scope, status: int, seconds: float) -> None:
+def _log_request(context: Telemetry, scope: Scope, status: int, seconds: float) -> None:
     route = getattr(scope.get("route"), "path", None)
     if route is None:  # a plain Starlette route leaves only its function in the scope
         route = f"({getattr(scope.get('endpoint'), '__name__', 'none')})"
