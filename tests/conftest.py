@@ -9,9 +9,18 @@ from hypothesis import settings
 settings.register_profile("rollbook", deadline=None)
 settings.load_profile("rollbook")
 
-LONG = ("test_benchmarks.py", "test_docs.py")
-"""Files whose tests take longest. They start first, so that all workers end at about the same time."""
+USE_KERNELS = ("test_benchmarks.py", "test_cli_generate.py", "test_cli_source.py")
+
+
+def _turn(item: pytest.Item) -> int:
+    """test_docs.py takes longest, so one worker starts with it. It also compiles every kernel of generation.
+
+    Other tests that use the kernels come last: they load what is compiled, rather than compile it a second time.
+    """
+    if item.path.name == "test_docs.py":
+        return 0
+    return 2 if item.path.name in USE_KERNELS or "generate" in item.path.parts else 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in LONG)
+    items.sort(key=_turn)

@@ -26,7 +26,8 @@ INTERNAL_EXCEPTIONS = {
     "_Consumed": "server",
     "_CountedAgain": "server",
     "_Failed": "contracts",
-    "_NotLookedAt": "server",
+    "_NotChecked": "server",
+    "_RangeAfterEnd": "server",
     "_Refused": "server",
 }
 """Exceptions outside errors.py. Each is raised and caught inside its room; no caller of Rollbook ever meets one."""

@@ -12,7 +12,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import httpx
 import pytest
 
-from rollbook.client import Client, uploads
+from rollbook.client import Client
+from rollbook.contracts.wire import uploads
 from rollbook.server.blobs.signing import Grant, UrlSigner
 from tests.journeys.conftest import Deploy
 from tests.journeys.nursery import MortalServer, Nursery, plain_client

@@ -107,7 +107,7 @@ def test_it_says_what_to_do_with_the_link(tmp_path: Path) -> None:
     ended = rollbook("server", "reset-password", "--data", tmp_path, made["user"]["email"])
     assert ended.status == 0
     assert "all sessions have ended" in ended.stdout
-    assert "within 60 minutes: http://127.0.0.1:8321/sign-in?token=" in ended.stdout
+    assert "valid for 60 minutes: http://127.0.0.1:8321/sign-in?token=" in ended.stdout
     assert ended.stdout.rstrip().endswith("&next=/password")
     unknown = rollbook("server", "reset-password", "--data", tmp_path, "no@example.com", "--json")
     assert unknown.status == 2
