@@ -1,4 +1,4 @@
-"""The application: settings in, one ASGI app out. Whatever answers HTTP is put together here."""
+"""The application: builds one ASGI app from settings. All routes are put together here."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ from rollbook.server.webhooks import routes as webhooks
 from rollbook.server.webhooks.delivery import keep_delivering
 
 WORKER_SETTINGS = "ROLLBOOK_WORKER_SETTINGS"
-"""How a worker process learns what it was started with."""
+"""The environment variable that carries the settings to worker processes."""
 
 
 def create_app(settings: Settings) -> Starlette:
     app = Starlette(
-        # the busiest first: routes are tried in this order
+        # the busiest routes first: they are tried in this order
         routes=(
             *episodes.routes,
             *artifacts.routes,
@@ -94,7 +94,7 @@ def create_app(settings: Settings) -> Starlette:
 
 
 def worker_app() -> Starlette:
-    """In a process of its own, started by `rollbook serve --workers`."""
+    """The app of a worker process of `rollbook serve --workers`."""
     given: dict[str, Any] = json.loads(os.environ[WORKER_SETTINGS])
     return create_app(Settings.load(Path(given.pop("data_dir")), **given))
 
@@ -109,7 +109,7 @@ def _blobs_of(request: Request) -> BlobStore:
 
 @asynccontextmanager
 async def _lifespan(app: Starlette, settings: Settings) -> AsyncIterator[None]:
-    """What is opened last is closed first. The database closes when nothing can ask it any more."""
+    """Resources are closed in reverse order. The database closes when nothing can use it any more."""
     log = set_up_logs(settings.log_level)
     applied = await asyncio.to_thread(migrate, settings.database_url)
     if applied:
@@ -130,16 +130,16 @@ async def _lifespan(app: Starlette, settings: Settings) -> AsyncIterator[None]:
             log=log,
             metrics=metrics,
         )
-        stack.push_async_callback(_cancelled, asyncio.create_task(keep_up(context)))
-        stack.push_async_callback(_cancelled, asyncio.create_task(keep_making(context)))
-        stack.push_async_callback(_cancelled, asyncio.create_task(keep_delivering(context)))
-        _say_started(log, settings)
+        stack.push_async_callback(_cancel, asyncio.create_task(keep_up(context)))
+        stack.push_async_callback(_cancel, asyncio.create_task(keep_making(context)))
+        stack.push_async_callback(_cancel, asyncio.create_task(keep_delivering(context)))
+        _log_start(log, settings)
         yield
         log.info("stopping")
 
 
 def _metrics(settings: Settings) -> tuple[Metrics, Callable[[], None]]:
-    """Of several workers none can own the address; whoever started them answers there."""
+    """With several workers none can own the address, so the parent process serves the metrics."""
     address = settings.metrics_address
     if address is None:
         return NoMetrics(), lambda: None
@@ -149,13 +149,13 @@ def _metrics(settings: Settings) -> tuple[Metrics, Callable[[], None]]:
     return metrics, serve_metrics(address, metrics.registry)
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
+async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
 
 
-def _say_started(log: Log, settings: Settings) -> None:
+def _log_start(log: Log, settings: Settings) -> None:
     kinds = {"database": settings.database_url, "blobs": settings.blobs_url}
     log.info(
         "started", version=__version__, **{k: url.split(":", 1)[0] for k, url in kinds.items()}

@@ -1,4 +1,4 @@
-"""A batch that is finalized: its artifacts are looked at, then all of it is written; each episode stands for itself."""
+"""A batch that is finalized: its artifacts are checked, then everything is written. Each episode stands for itself."""
 
 from __future__ import annotations
 
@@ -144,12 +144,14 @@ def test_both_databases_write_what_one_alone_would_have(org: Organisation) -> No
     one = made_with_actions(org, metadata={"x": 1, "y": [1]}, tags=["a"])
     other, alone = org.episode(), org.episode(metadata={"x": 1, "y": [1]}, tags=["a"])
     found = {"actions": {"status": "stored", "size": 7, "sha256": "ab", "etag": "e"}}
-    endings = [
+    finalizations = [
         Finalization(one.id, changes, found),
         Finalization("nobody", changes),
         Finalization(other.id, {}),
     ]
-    batched, nobody, plain = org.write(lambda s: s.finalize_episodes(endings, nothing_against))
+    batched, nobody, plain = org.write(
+        lambda s: s.finalize_episodes(finalizations, nothing_against)
+    )
     expected = org.write(lambda scope: scope.finalize_episode(alone.id, changes))
     assert isinstance(batched, EpisodeRow)
     assert isinstance(plain, EpisodeRow)
@@ -177,18 +179,20 @@ def test_of_one_that_is_refused_nothing_is_written(org: Organisation) -> None:
             raise QuotaExceeded(what="bytes", limit=5, wanted=more)
 
     stored = {"actions": {"status": "stored", "size": 4}}
-    endings = [Finalization(each, {"status": "ready"}, stored) for each in (one.id, other.id)]
-    done = org.write(lambda scope: scope.finalize_episodes(endings, allow))
+    finalizations = [Finalization(each, {"status": "ready"}, stored) for each in (one.id, other.id)]
+    done = org.write(lambda scope: scope.finalize_episodes(finalizations, allow))
     assert [type(each) for each in done] == [EpisodeRow, QuotaExceeded]
     assert told == [4, 8]
     assert org.read(lambda scope: scope.episode(other.id)) == other
     assert org.read(lambda scope: scope.quota_usage()).bytes == 4
 
 
-def test_an_ending_that_changes_nothing_leaves_the_row_alone(org: Organisation) -> None:
+def test_a_finalize_that_changes_nothing_leaves_the_row_alone(org: Organisation) -> None:
     one = made_with_actions(org)
-    ending = Finalization(one.id, {"status": "ready"}, {"actions": {"status": "stored", "size": 1}})
-    [first] = org.write(lambda scope: scope.finalize_episodes([ending], nothing_against))
+    finalization = Finalization(
+        one.id, {"status": "ready"}, {"actions": {"status": "stored", "size": 1}}
+    )
+    [first] = org.write(lambda scope: scope.finalize_episodes([finalization], nothing_against))
     again = Finalization(one.id, {"status": "failed"}, {})
     [second] = org.write(lambda scope: scope.finalize_episodes([again], nothing_against))
     assert first == second
