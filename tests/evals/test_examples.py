@@ -56,7 +56,7 @@ def test_the_demo_comes_to_a_decision_and_leaves_nothing_behind(tmp_path: Path) 
     assert "every byte" in printed
     assert "decision  HOLD   reasons: not_measured" in printed
     assert "evidence  counterfactual" in printed
-    assert "the store by itself comes to what the server decided" in printed
+    assert "the store alone gives the decision of the server" in printed
     assert "source    row" in printed
     assert not any(tmp_path.iterdir())
     assert not processes_of(tmp_path)
