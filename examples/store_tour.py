@@ -11,20 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
-from rollbook.contracts.lineage import RolloutLineage
-from rollbook.contracts.reasons import reason_mask
 from rollbook.rollouts import (
-    RolloutZarrRecord,
-    RolloutZarrStoreReader,
-    candidate_group_summary_rows,
-    validity_waterfall_rows,
-    write_rollout_zarr_store,
-)
-from rollbook.store.records import (
     CandidateSamplingResult,
     CounterfactualRolloutResult,
     RolloutChain,
+    RolloutLineage,
     RolloutStep,
+    RolloutZarrRecord,
+    RolloutZarrStoreReader,
+    candidate_group_summary_rows,
+    reason_mask,
+    validity_waterfall_rows,
+    write_rollout_zarr_store,
 )
 
 CANDIDATES, HORIZON = 24, 3

@@ -7,7 +7,7 @@ import inspect
 from types import ModuleType
 
 import rollbook
-from rollbook import client, contracts, errors, evals, rollouts, train
+from rollbook import client, contracts, errors, evals, rollouts, store, train
 from rollbook.contracts import evals as contracts_of_evals
 from rollbook.contracts.rl.sample import SAMPLE_DTYPES
 from rollbook.evals import verify
@@ -21,6 +21,7 @@ CONTRACTS = """
     RolloutTable RolloutTerminationReason STRICT StalenessPolicy TokenStaleness TrainerBatch WindowAccounting admit
     artifact_from_json artifact_to_json batch_from_json batch_to_json open_table read_document read_file save_table
     token_staleness verify_proof write_file
+    NpzLimits RolloutLineage read_npz write_npz
 """
 TRAIN = """
     JaggedBatch PackedBatch PaddedBatch QHBatches QHStates balance pack_to_budget rollouts_of to_jagged
@@ -38,6 +39,17 @@ ROLLOUTS = """
     rollout_step_objective_rows rollout_store_inventory_rows rollout_tree_summary_rows selected_depth_preview
     selected_depth_summary_rows suspicious_rollout_rows target_audit_rows validate_rollout_zarr_store
     validity_waterfall_rows write_rollout_zarr_store
+"""
+RECORDS = """
+    CandidateSamplingResult CounterfactualRolloutResult RolloutChain RolloutStep SelectedDepth TargetEvalCrop
+    reason_mask
+"""
+STORE = """
+    CandidateSamplingResult CounterfactualRolloutResult PublishedStore RolloutChain RolloutCollection RolloutStep
+    RolloutStoreInvocation RolloutStoreManifestContext RolloutStoreWriter RolloutZarrRecord RolloutZarrStoreConfig
+    RolloutZarrStoreReader RolloutZarrValidationResult RolloutZarrWriteResult SelectedDepth StoredTables TargetEvalCrop
+    Violation arrow_table duckdb_columns duckdb_relation export_table migrate_store open_store pandas_frame
+    polars_frame publish_store repack_store validate_rollout_zarr_store write_rollout_zarr_store
 """
 CAMPAIGNS = """
     ROLLOUT_SHARD_MANIFEST_VERSION ROLLOUT_SHARD_OWNER_FILENAME ROLLOUT_SHARD_SUCCESS_FILENAME
@@ -174,11 +186,21 @@ def test_what_a_result_and_a_gate_say() -> None:
 
 def test_the_names_of_the_rollout_package_that_are_here() -> None:
     """The others come with campaigns."""
-    assert names(rollouts) == sorted(ROLLOUTS.split())
+    assert names(rollouts) == sorted(ROLLOUTS.split() + RECORDS.split())
     assert all(hasattr(rollouts, name) for name in names(rollouts))
     later = set(CAMPAIGNS.split())
-    assert len(later | set(names(rollouts))) == 52
+    assert len(later | set(ROLLOUTS.split())) == 52
     assert not later & set(names(rollouts))
+
+
+def test_a_writer_finds_every_class_it_has_to_construct() -> None:
+    for name in RECORDS.split():
+        assert getattr(rollouts, name).__module__.startswith("rollbook.")
+
+
+def test_the_names_of_the_store_room() -> None:
+    assert names(store) == sorted(STORE.split())
+    assert all(hasattr(store, name) for name in names(store))
 
 
 def test_the_sample_columns_and_their_types() -> None:

@@ -1,4 +1,4 @@
-"""The rollout package in one place: the names that other programs are written against. The rooms define them.
+"""The public names of the rollout package in one place, and the record classes that a writer needs.
 
 A name is loaded when it is first used: generation compiles kernels and needs an extra of its own.
 """
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         decode_position_id as decode_position_id,
         decode_strategy_id as decode_strategy_id,
         decode_target_invalid_reason as decode_target_invalid_reason,
+        reason_mask as reason_mask,
     )
     from rollbook.generate.dataset_config import (
         RolloutDatasetWriterConfig as RolloutDatasetWriterConfig,
@@ -68,7 +69,13 @@ if TYPE_CHECKING:
         RolloutZarrStoreReader as RolloutZarrStoreReader,
     )
     from rollbook.store.records import (
+        CandidateSamplingResult as CandidateSamplingResult,
+        CounterfactualRolloutResult as CounterfactualRolloutResult,
+        RolloutChain as RolloutChain,
+        RolloutStep as RolloutStep,
         RolloutZarrRecord as RolloutZarrRecord,
+        SelectedDepth as SelectedDepth,
+        TargetEvalCrop as TargetEvalCrop,
     )
     from rollbook.store.schema import (
         DEFAULT_RETURN_SEMANTICS as DEFAULT_RETURN_SEMANTICS,
@@ -90,6 +97,7 @@ else:
                 "decode_position_id",
                 "decode_strategy_id",
                 "decode_target_invalid_reason",
+                "reason_mask",
             ),
             "rollbook.generate.dataset_config": (
                 "RolloutDatasetWriterConfig",
@@ -126,7 +134,15 @@ else:
                 "RolloutStoreManifestContext",
             ),
             "rollbook.store.reader": ("RolloutZarrStoreReader",),
-            "rollbook.store.records": ("RolloutZarrRecord",),
+            "rollbook.store.records": (
+                "CandidateSamplingResult",
+                "CounterfactualRolloutResult",
+                "RolloutChain",
+                "RolloutStep",
+                "RolloutZarrRecord",
+                "SelectedDepth",
+                "TargetEvalCrop",
+            ),
             "rollbook.store.schema": (
                 "DEFAULT_RETURN_SEMANTICS",
                 "ROLLOUT_ZARR_SCHEMA_ID",

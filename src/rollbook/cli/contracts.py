@@ -26,7 +26,7 @@ Compatible = Annotated[
     typer.Option(
         "--compatible",
         help="Accept what the reference accepts: ids with separators in them, non-finite numbers, "
-        "one revision described twice.",
+        "two descriptions of one revision.",
     ),
 ]
 File = Annotated[
@@ -53,7 +53,7 @@ def check(
         typer.Argument(
             exists=True,
             dir_okay=False,
-            help="A file to check (JSON, JSONL or a table); without one, the reference loop is run.",
+            help="File to check: JSON, JSONL or a saved table. Without it, the reference loop runs.",
         ),
     ] = None,
     compatible: Compatible = False,
@@ -61,7 +61,7 @@ def check(
 ) -> None:
     """Verify every digest and rule in a file, or run the reference loop.
 
-    Prints one line per record or criterion, and every violation. Exit code 0 only if all is green.
+    Print one line per record or criterion, and every violation. The exit code is 0 only if all checks pass.
     """
     from rollbook.contracts.rl.check import check_file
     from rollbook.contracts.rl.reference_loop import check_reference_loop
@@ -73,7 +73,7 @@ def check(
 
 
 def _read(path: Path, compatible: bool) -> tuple[RolloutTable, list[TrainerBatch]]:
-    """Everything in a file; the first record that is refused stops the command."""
+    """Everything in a file. The first record that is refused stops the command."""
     from rollbook.contracts.rl.batch import TrainerBatch
     from rollbook.contracts.rl.json_form import read_file
     from rollbook.contracts.rl.rollout import RolloutArtifact, RolloutTable
@@ -95,11 +95,13 @@ def _read(path: Path, compatible: bool) -> tuple[RolloutTable, list[TrainerBatch
 @app.command()
 def show(
     path: File,
-    limit: Annotated[int, typer.Option(min=0, help="Rollouts to list; 0 for all.")] = 20,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Maximum number of rollouts to list; 0 lists all.")
+    ] = 20,
     compatible: Compatible = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the rollouts and batches in a file: who made them, how long they are, their digests."""
+    """List the rollouts and batches in a file: origin, length and digests."""
     table, batches = _read(path, compatible)
     rows = [
         {
@@ -139,7 +141,7 @@ def show(
 
 
 def _print_table(rows: list[dict[str, object]]) -> None:
-    """Digests are cut: enough to tell them apart; `--json` has them whole."""
+    """Print rows as a table. Digests are shortened; `--json` prints them in full."""
     from rich.console import Console
     from rich.table import Table
 
@@ -163,19 +165,20 @@ def _cell(name: str, value: object) -> str:
 def convert(
     path: File,
     output: Annotated[
-        Path, typer.Argument(help="Where to: `.json`, `.jsonl`, or anything else for a table.")
+        Path,
+        typer.Argument(help="Output file: `.json`, `.jsonl`, or any other suffix for a table."),
     ],
     reference_only: Annotated[
         bool,
         typer.Option(
             "--reference-only",
-            help="Write only the keys the reference knows; refuses rollouts that need more.",
+            help="Write only keys of the reference. Rollouts that need more are refused.",
         ),
     ] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing output.")] = False,
     compatible: Compatible = False,
 ) -> None:
-    """Turn JSON into a table that memory-maps, or a table into JSON. Digests are checked on the way."""
+    """Convert JSON to a table that can be memory-mapped, or a table to JSON. Digests are checked."""
     from rollbook.contracts.rl.json_form import write_file
     from rollbook.contracts.rl.table_file import save_table
 
@@ -208,7 +211,7 @@ def lineage(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            exists=True, dir_okay=False, help="Files with the rollouts and batches to join."
+            exists=True, dir_okay=False, help="Files with the rollouts and batches of the graph."
         ),
     ],
     output_format: Annotated[
@@ -217,7 +220,7 @@ def lineage(
     ] = GraphFormat.json,
     compatible: Compatible = False,
 ) -> None:
-    """Print the lineage graph of files: revisions, checkpoints, rollouts, and the batches made of them."""
+    """Print the lineage graph of files: revisions, checkpoints, rollouts and batches."""
     from rollbook.contracts.rl.graph import LineageGraph
 
     graph = LineageGraph()

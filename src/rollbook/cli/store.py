@@ -1,4 +1,4 @@
-"""`rollbook store …`: what is in a rollout store, whether it holds together, and what deserves a second look."""
+"""`rollbook store …`: inspect, check, export and repack rollout stores."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ if TYPE_CHECKING:
     from rollbook.store.reader import RolloutZarrStoreReader
 
 app = typer.Typer(
-    help="Look into, check, export and repack rollout stores.",
+    help="Inspect, check, export and repack rollout stores.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-Store = Annotated[str, typer.Argument(help="A store: its folder, or a URL such as s3://….")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, with every column.")]
-Limit = Annotated[int, typer.Option(min=0, help="Rows to show; 0 for all.")]
-Rollout = Annotated[int | None, typer.Option(min=0, help="Only this rollout row.")]
-Step = Annotated[int | None, typer.Option(min=0, help="Only this step row.")]
+Store = Annotated[
+    str, typer.Argument(help="The store: a folder, or a URL such as s3://bucket/prefix.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with every column, for scripts.")]
+Limit = Annotated[int, typer.Option(min=0, help="Maximum number of rows to show; 0 shows all.")]
+Rollout = Annotated[int | None, typer.Option(min=0, help="Show only this rollout row.")]
+Step = Annotated[int | None, typer.Option(min=0, help="Show only this step row.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing output.")]
 Rows = list[dict[str, Any]]
 
@@ -41,14 +43,16 @@ Rows = list[dict[str, Any]]
 def _open(place: str) -> RolloutZarrStoreReader:
     from rollbook.store.remote import open_store
 
-    return open_store(_there(place))
+    return open_store(_existing(place))
 
 
-def _open_at(place: str, rollout: int | None, step: int | None = None) -> RolloutZarrStoreReader:
-    """Opens a store that has these rows."""
+def _open_with_rows(
+    place: str, rollout: int | None, step: int | None = None
+) -> RolloutZarrStoreReader:
+    """Open a store and check that it has these rows."""
     reader = _open(place)
-    asked = (("rollout", rollout, reader.num_rollouts), ("step", step, reader.num_steps))
-    for name, row, rows in asked:
+    requested = (("rollout", rollout, reader.num_rollouts), ("step", step, reader.num_steps))
+    for name, row, rows in requested:
         if row is not None and row >= rows:
             raise ConfigurationError(
                 message=f"there is no {name} row {row}; the store has {rows}, counted from 0"
@@ -56,7 +60,7 @@ def _open_at(place: str, rollout: int | None, step: int | None = None) -> Rollou
     return reader
 
 
-def _there(place: str) -> str:
+def _existing(place: str) -> str:
     from rollbook.store.remote import is_url
 
     if not is_url(place) and not Path(place).exists():
@@ -76,17 +80,17 @@ def _refuse_together(why: str, **options: object) -> None:
 
 @app.command()
 def info(
-    path: Annotated[str, typer.Argument(help="A store, or a folder with stores in it.")],
+    path: Annotated[str, typer.Argument(help="A store, or a folder that contains stores.")],
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """What a store holds and where it comes from.
+    """Show what a store contains and where it comes from.
 
-    Given a folder with stores in it, lists those.
+    For a folder that contains stores, list the stores.
     """
     from rollbook.store.remote import is_url
 
-    if is_url(_there(path)) or (Path(path) / "zarr.json").exists():
+    if is_url(_existing(path)) or (Path(path) / "zarr.json").exists():
         _print_store(path, as_json)
     else:
         _print_inventory(Path(path), limit, as_json)
@@ -100,7 +104,7 @@ def _print_inventory(folder: Path, limit: int, as_json: bool) -> None:
 
     rows = rollout_store_inventory_rows(discover_rollout_store_paths(folder))
     if not rows:
-        detail = "it is no store, and there is no folder named *.zarr in it"
+        detail = "it is not a store, and it contains no folder named *.zarr"
         raise StorageError(path=str(folder), detail=detail)
     if as_json:
         print_json(rows[: most(limit)])
@@ -133,15 +137,15 @@ def _print_store(path: str, as_json: bool) -> None:
     manifest = reader.manifest()["manifest"]
     counts, files = dict(manifest["counts"]), manifest["files"]
     size = sum(each for each, _ in files.values())
-    said = provenance(reader)
+    origin = provenance(reader)
     if as_json:
         held = {"counts": counts, "size_bytes": size, "file_count": len(files)}
-        print_json({"path": path, **held, "provenance": said, "root_attrs": dict(reader.attrs)})
+        print_json({"path": path, **held, "provenance": origin, "root_attrs": dict(reader.attrs)})
         return
     typer.echo(f"{path}\n")
     _print_pairs({heading: f"{counts[name]:,}" for name, heading in _COUNTS.items()})
     typer.echo("")
-    _print_pairs({**said, "size": f"{shown_bytes(size)} in {len(files)} files"})
+    _print_pairs({**origin, "size": f"{shown_bytes(size)} in {len(files)} files"})
 
 
 _COUNTS = {
@@ -169,20 +173,22 @@ def _print_pairs(pairs: dict[str, str]) -> None:
 def validate(
     path: Store,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Also read every byte and compare it with its checksum.")
+        bool, typer.Option("--deep", help="Also compare every file with its checksum.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=0, help="Violations to print; 0 for all.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Maximum number of violations to print; 0 prints all.")
+    ] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Check links, counts, labels and derived values.
 
-    Prints every violation with its code and rows. Exit code 0 only if all is well.
+    Print every violation with its code and rows. The exit code is 0 only if there are none.
     """
     from rollbook.store.checks.validate import validate_rollout_zarr_store
     from rollbook.store.remote import is_url
 
-    # a folder that does not open is a violation, a URL that does not open is an error
-    folder = _open(path).local("") if is_url(path) else _there(path)
+    # a folder that cannot be opened is a violation, a URL that cannot be opened is an error
+    folder = _open(path).local("") if is_url(path) else _existing(path)
     result = validate_rollout_zarr_store(folder, deep=deep)
     found = result.violations
     counts = {
@@ -215,13 +221,16 @@ def audit(
     rollout: Rollout = None,
     step: Step = None,
     group_by: Annotated[
-        str | None, typer.Option(help="Summarise by any audit column, such as position or scene.")
+        str | None,
+        typer.Option(help="Summarise candidates by an audit column, such as position or scene."),
     ] = None,
-    targets: Annotated[bool, typer.Option("--targets", help="List the targets instead.")] = False,
+    targets: Annotated[
+        bool, typer.Option("--targets", help="List targets instead of candidates.")
+    ] = False,
     html: Annotated[
         Path | None,
         typer.Option(
-            help="Write one self-contained page with plots; --step is the decision shown."
+            help="Write one HTML page with plots. --step selects the decision that it shows."
         ),
     ] = None,
     limit: Limit = 20,
@@ -234,7 +243,7 @@ def audit(
     whole = "each is about the whole store"
     _refuse_together(whole, rollout=rollout, group_by=group_by, targets=targets, html=html)
     _refuse_together(whole, step=step, group_by=group_by, targets=targets)
-    reader = _open_at(path, rollout, step)
+    reader = _open_with_rows(path, rollout, step)
     if html is not None:
         store_audit.write_page(reader, html, step, replace)
     elif group_by is not None:
@@ -247,7 +256,7 @@ def audit(
 
 @app.command()
 def waterfall(path: Store, as_json: AsJson = False) -> None:
-    """Candidates left at each stage, from proposed to taken."""
+    """Show how many candidates remain at each stage, from proposed to selected."""
     from rollbook.store.audit import validity_waterfall_rows
 
     rows = validity_waterfall_rows(_open(path))
@@ -266,23 +275,36 @@ def waterfall(path: Store, as_json: AsJson = False) -> None:
 @app.command()
 def suspicious(
     path: Store,
-    min_valid_candidates: Annotated[int, typer.Option(help="Fewer are no real choice.")] = 3,
+    min_valid_candidates: Annotated[
+        int, typer.Option(help="Report steps with fewer valid candidates.")
+    ] = 3,
     dominant_invalid_fraction: Annotated[
-        float, typer.Option(help="Share of a step's invalid candidates with one reason.")
+        float,
+        typer.Option(
+            help="Report steps where one reason has this share of the invalid candidates."
+        ),
     ] = 0.8,
     high_target_score: Annotated[
-        float, typer.Option(help="Score from which on a target should have a ground truth.")
+        float, typer.Option(help="Report targets with this score and no ground truth.")
     ] = 0.5,
-    max_step_distance_m: Annotated[float, typer.Option(help="Longest normal move.")] = 1.25,
-    max_height_delta_m: Annotated[float, typer.Option(help="Greatest normal rise.")] = 0.6,
-    max_backward_step_m: Annotated[float, typer.Option(help="Longest normal retreat.")] = 0.35,
-    max_yaw_delta_deg: Annotated[float, typer.Option(help="Greatest normal turn.")] = 85.0,
-    limit: Annotated[int, typer.Option(min=0, help="Rows to show of each kind; 0 for all.")] = 5,
+    max_step_distance_m: Annotated[
+        float, typer.Option(help="Report moves longer than this.")
+    ] = 1.25,
+    max_height_delta_m: Annotated[
+        float, typer.Option(help="Report changes of height above this.")
+    ] = 0.6,
+    max_backward_step_m: Annotated[
+        float, typer.Option(help="Report backward moves longer than this.")
+    ] = 0.35,
+    max_yaw_delta_deg: Annotated[float, typer.Option(help="Report turns larger than this.")] = 85.0,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Maximum number of rows of each kind; 0 shows all.")
+    ] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Rollouts that deserve a second look.
+    """Find suspicious rollouts with heuristics.
 
-    Exit code 1 if any of it breaks a rule; 0 if it is only unusual.
+    The exit code is 1 if a row breaks a rule, and 0 if rows are only unusual.
     """
     from rollbook.store.audit.suspicious import (
         RolloutSuspiciousQueryConfig,
@@ -312,16 +334,12 @@ def suspicious(
 
 def _print_suspicious(counts: Rows, rows: Rows) -> None:
     print_rows(counts)
-    for kind in (row["kind"] for row in counts if row["count"]):
+    for kind, count in ((row["kind"], row["count"]) for row in counts if row["count"]):
         hits = [row for row in rows if row["kind"] == kind]
         ids = {f"{name}_row_id": name for name in ("rollout", "step", "candidate", "target")}
         about = {key: name for key, name in ids.items() if hits[0].get(key) is not None}
         typer.echo(f"\n{kind}")
-        print_rows(hits, {**about, "message": "what"}, total=_count_of(kind, counts))
-
-
-def _count_of(kind: str, counts: Rows) -> int:
-    return next(int(row["count"]) for row in counts if row["kind"] == kind)
+        print_rows(hits, {**about, "message": "what"}, total=count)
 
 
 # ----------------------------------------------------------------------------------------- tree
@@ -329,13 +347,13 @@ def _count_of(kind: str, counts: Rows) -> int:
 
 @app.command()
 def tree(path: Store, rollout: Rollout = None, limit: Limit = 30, as_json: AsJson = False) -> None:
-    """What policies chose, by step and position family.
+    """Summarise what policies selected, by step and position family.
 
-    With --rollout, the steps of that one and what each brought.
+    With --rollout, list the steps of that rollout and the gain of each.
     """
     from rollbook.store.audit import rollout_step_objective_rows, rollout_tree_summary_rows
 
-    reader = _open_at(path, rollout)
+    reader = _open_with_rows(path, rollout)
     if rollout is None:
         print_limited(rollout_tree_summary_rows(reader), _TREE, limit, as_json)
         return
@@ -374,16 +392,16 @@ def depth(
     step: Step = None,
     rollout: Rollout = None,
     output: Annotated[
-        Path | None, typer.Option(help="Write the image of --step as a PNG file.")
+        Path | None, typer.Option(help="Write the depth image of --step as a PNG file.")
     ] = None,
     limit: Limit = 20,
     replace: Replace = False,
     as_json: AsJson = False,
 ) -> None:
-    """What the kept depth images hold, or one as a PNG file."""
+    """Summarise the depth images, or write one as a PNG file."""
     from rollbook.store.audit import selected_depth_summary_rows
 
-    reader = _open_at(path, rollout, step)
+    reader = _open_with_rows(path, rollout, step)
     if output is not None:
         _write_depth(reader, step, output, replace)
         return
@@ -436,7 +454,7 @@ def _write_depth(
 @app.command()
 def export(
     path: Store,
-    output: Annotated[Path, typer.Argument(help="Where to: .parquet, .csv or .jsonl.")],
+    output: Annotated[Path, typer.Argument(help="Output file: .parquet, .csv or .jsonl.")],
     table: Annotated[str, typer.Option(help="The table to export.")] = "candidates",
     columns: Annotated[
         str | None, typer.Option(help="Only these columns, separated by commas.")
@@ -469,13 +487,13 @@ class Profile(StrEnum):
 @app.command()
 def repack(
     path: Store,
-    output: Annotated[Path, typer.Argument(help="Where the repacked store goes.")],
+    output: Annotated[Path, typer.Argument(help="Folder of the repacked store.")],
     profile: Annotated[
-        Profile, typer.Option(help="local: mapped when read. archive: compressed, smaller.")
+        Profile, typer.Option(help="local: fast to read. archive: compressed, smaller.")
     ],
     replace: Replace = False,
 ) -> None:
-    """Write the same store in another profile, losslessly."""
+    """Write the same store in another profile. No information is lost."""
     from rollbook.store.repack import repack_store
 
     with replace_hint():
@@ -486,12 +504,12 @@ def repack(
 @app.command()
 def publish(
     path: Store,
-    url: Annotated[str, typer.Argument(help="Where to, such as s3://bucket/prefix.")],
+    url: Annotated[str, typer.Argument(help="Target URL, such as s3://bucket/prefix.")],
     replace: Replace = False,
 ) -> None:
-    """Put a finished store at a URL.
+    """Upload a finished store to a URL.
 
-    A publication that broke off goes on where it ended.
+    If an upload was interrupted, the same command continues it.
     """
     from rich.console import Console
     from rich.progress import Progress as Bar
@@ -501,7 +519,7 @@ def publish(
     with Bar(console=Console(stderr=True), transient=True) as bar, replace_hint():
         task = bar.add_task("publishing")
         done = publish_store(
-            _there(path),
+            _existing(path),
             url,
             replace=replace,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
@@ -513,7 +531,7 @@ def publish(
 
 @app.command()
 def migrate(path: Store) -> None:
-    """Bring an older store up to this release's schema."""
+    """Convert an older store to the schema of this release."""
     from rollbook.store.stored_tables import migrate_store
 
-    typer.echo(migrate_store(_there(path)))
+    typer.echo(migrate_store(_existing(path)))

@@ -1,4 +1,4 @@
-"""What `rollbook store audit` shows: candidates, groups of them, targets, or the whole store on a page."""
+"""The output of `rollbook store audit`: candidates, groups of candidates, targets, or an audit page."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Nouns that rooms exchange: frozen, checked when they are made, digestible. Needs numpy, nothing heavier.
+"""The records that rooms exchange. They are frozen and checked when they are made. They need numpy, nothing heavier.
 
-A name is loaded when it is first used: a server that only needs episodes does not load trainer batches.
+Root modules hold what several rooms share; `rl/` has the records of reinforcement learning, `wire/` the messages of the
+HTTP API. `rl/` and `wire/` import the root modules, never each other. A name below is loaded when it is first used.
 """
 
 from typing import TYPE_CHECKING
@@ -8,6 +9,14 @@ from typing import TYPE_CHECKING
 from rollbook.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from rollbook.contracts.lineage import (
+        RolloutLineage as RolloutLineage,
+    )
+    from rollbook.contracts.npz import (
+        NpzLimits as NpzLimits,
+        read_npz as read_npz,
+        write_npz as write_npz,
+    )
     from rollbook.contracts.policy import (
         CheckpointReference as CheckpointReference,
         PolicyRevision as PolicyRevision,
@@ -86,6 +95,8 @@ else:
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
+            "rollbook.contracts.lineage": ("RolloutLineage",),
+            "rollbook.contracts.npz": ("NpzLimits", "read_npz", "write_npz"),
             "rollbook.contracts.rl.admission": ("Admission", "OffPolicyBudget", "admit"),
             "rollbook.contracts.rl.admission_receipt": (
                 "AdmissionOutcome",

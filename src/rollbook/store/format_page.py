@@ -23,36 +23,38 @@ from rollbook.store.schema import (
     Table,
 )
 
-_OPENING = f"""# The rollout store
+_INTRODUCTION = f"""# The rollout store
 
-Schema `{ROLLOUT_ZARR_SCHEMA_ID}`, version `{ROLLOUT_ZARR_SCHEMA_VERSION}`. This page is made from
-`rollbook/store/schema.py`; a test keeps the two the same.
+Schema `{ROLLOUT_ZARR_SCHEMA_ID}`, version `{ROLLOUT_ZARR_SCHEMA_VERSION}`. This page is generated from
+`rollbook/store/schema.py`; a test compares the two.
 
-A store is one folder, a Zarr 3 hierarchy that zarr-python reads: a group per table, an array per column. All columns
-of a table have as many rows as the table. Row ids are dense, 0..n-1 in write order, except `source_row_id`, which is
-the source's own index. Rollouts, steps and candidates lie in order: the steps of a rollout are the `num_steps` rows
-from `step_offset` on, the candidates of a step the `num_candidates` rows from `candidate_offset` on.
+A store is one folder: a Zarr 3 hierarchy that zarr-python can read, with one group per table and one array per column.
+All columns of a table have the same number of rows. Row ids are dense, 0..n-1 in write order, except `source_row_id`,
+which is the index in the source. Rollouts, steps and candidates are in order: the steps of a rollout are the
+`num_steps` rows from `step_offset` on, and the candidates of a step are the `num_candidates` rows from
+`candidate_offset` on.
 
-Invalid candidates keep their row, with false masks, reason bits and NaN labels. Nothing is filled from a neighbour.
+Invalid candidates keep their row. Their masks are false, their reason bits say why, and their labels are NaN. Missing
+values are never filled from another row.
 
 ## Files
 
 - `zarr.json`: the root group. Its attributes describe the store and name the digest of the manifest.
-- `{ROLLOUT_MANIFEST_FILENAME}` (`{ROLLOUT_MANIFEST_VERSION}`): how the store was made, what it covers, and the size and
-  XXH3-128 checksum of every other file. `manifest_sha256` is the SHA-256 of its bytes; `content_sha256` depends on the
-  files alone, so the same content has the same address whenever it was written.
+- `{ROLLOUT_MANIFEST_FILENAME}` (`{ROLLOUT_MANIFEST_VERSION}`): how the store was made, what it contains, and size and
+  XXH3-128 checksum of every other file. `manifest_sha256` is the SHA-256 of its bytes. `content_sha256` depends on the
+  files only, so the same content always has the same address.
 - `<table>/<column>/zarr.json` and `c/…`: a column. In the `local` profile chunk files are the plain little-endian bytes
-  of their rows, cut along the first axis only, so that a reader maps them as one array. A column that holds one single
-  value has no chunk file: the value is its fill value. In the `archive` profile columns are compressed.
-- Images are compressed one by one (Blosc, zstd, byte shuffle) and lie side by side in shard files, in both profiles.
+  of their rows, split along the first axis only, so that a reader can map them as one array. A constant column has no
+  chunk files: its value is the fill value. In the `archive` profile columns are compressed.
+- Images are compressed one by one (Blosc, zstd, byte shuffle) and stored in shard files, in both profiles.
 
-A store is written to a hidden folder beside its final name, synced, and renamed. It is complete when it is there; a
-folder without a manifest that matches its root is never opened.
+A store is written to a hidden folder beside its final name, synced, and renamed. If it has its final name, it is
+complete. A folder whose manifest does not match its root is never opened.
 
 ## Dictionaries
 
-Coded columns hold the index of a word, -1 for none. The words are in the attributes of the group `dictionaries`, in
-order of first use: {", ".join(f"`{name}`" for name in DICTIONARIES)}.
+Coded columns hold the index of a word; -1 means no word. The words are in the attributes of the group `dictionaries`,
+in order of first use: {", ".join(f"`{name}`" for name in DICTIONARIES)}.
 
 ## Policy revisions
 
@@ -62,7 +64,7 @@ revision once, as JSON. The word of `lineage/model_checkpoint_id` is its `policy
 
 
 def store_format_page() -> str:
-    parts = [_OPENING, "## Tables\n", *map(_table_part, TABLES.values()), _codes_part()]
+    parts = [_INTRODUCTION, "## Tables\n", *map(_table_part, TABLES.values()), _codes_part()]
     return "\n".join(parts)
 
 
@@ -70,7 +72,7 @@ def _table_part(table: Table) -> str:
     notes = [table.doc]
     if table.derived:
         notes.append(
-            "Derived: it can be rebuilt from the factual tables, and validation compares the two."
+            "Derived: it can be computed again from the factual tables, and validation compares the two."
         )
     if table.optional:
         notes.append("Optional: without its payload the group has attributes only.")

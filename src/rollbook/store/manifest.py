@@ -6,7 +6,7 @@ import json
 import platform
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -53,13 +53,7 @@ class RolloutStoreInvocation:
         return cls("cli", tuple(argv), str(path), text, digest)
 
     def to_jsonable(self) -> dict[str, Any]:
-        return {
-            "mode": self.mode,
-            "argv": list(self.argv),
-            "config_path": self.config_path,
-            "raw_toml_text": self.raw_toml_text,
-            "raw_toml_sha256": self.raw_toml_sha256,
-        }
+        return {**asdict(self), "argv": list(self.argv)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
-"""States of the dense view as tensors: `QHStates` by number, `QHBatches` as a shuffled stream that can be resumed.
+"""States of the dense view as tensors: `QHStates` by index, `QHBatches` as a shuffled stream that can be resumed.
 
-Both read a store or a collection, and copy once: rows are gathered into arrays of the batch's own, which the tensors
-share. Types are those of the columns, except that uint32 becomes int64, for which torch has all its operations.
+Both read a store or a collection and copy once: rows are copied into new arrays, and the tensors share their memory.
+Types are those of the columns, except that uint32 becomes int64, because torch supports few operations on uint32.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from rollbook.errors import ConfigurationError
 from rollbook.store.batches import epoch_order
 from rollbook.store.collection import QHRows, RolloutCollection
 from rollbook.store.reader import RolloutZarrStoreReader
+from rollbook.train.layout import import_torch
 
 if TYPE_CHECKING:
     import torch
@@ -26,11 +28,11 @@ Tensors = dict[str, "torch.Tensor"]
 
 
 class QHStates:
-    """A map-style dataset. Batched reads go through `__getitems__`: one take per column, whatever the batch.
+    """A map-style dataset. A DataLoader reads whole batches with `__getitems__`, one copy per column.
 
         DataLoader(QHStates(store), batch_size=256, shuffle=True, collate_fn=QHStates.collate)
 
-    With processes as workers every batch is sent through a pipe: for stores on a local disk none are faster.
+    Worker processes send every batch through a pipe. For stores on a local disk it is faster to use no workers.
     """
 
     def __init__(
@@ -40,14 +42,14 @@ class QHStates:
         *,
         global_ids: bool = False,
     ) -> None:
-        """`global_ids`: row ids in a batch are the collection's, not those of the store they come from."""
-        _torch()
+        """`global_ids`: row ids in a batch are those of the collection, not those of the single store."""
+        import_torch()
         self._arguments = (_collection(states), None if columns is None else tuple(columns))
         self._global_ids = global_ids
         self._rows = QHRows(*self._arguments, global_ids)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _states_again, (*self._arguments, self._global_ids)
+        return partial(QHStates, global_ids=self._global_ids), self._arguments
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -57,27 +59,27 @@ class QHStates:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Tensors:
-        """One state: a tensor per column, without a batch axis."""
+        """One state: one tensor per column, without a batch axis."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"state {index} of {len(self)}")
         rows = self._rows.take(np.array([index % len(self)]))
         return {name: values[0] for name, values in _tensors(rows).items()}
 
     def __getitems__(self, indices: Sequence[int]) -> Tensors:
-        """A whole batch: a tensor per column, with the batch as first axis."""
+        """A whole batch: one tensor per column, with the batch as first axis."""
         return _Batch(_tensors(self._rows.take(np.asarray(indices, np.int64))))
 
     @staticmethod
     def collate(batch: Tensors) -> Tensors:
-        """For a DataLoader: batches are whole already."""
+        """The `collate_fn` for a DataLoader: a batch is already complete."""
         return batch
 
 
 class _Position(NamedTuple):
     number: int
-    """The next batch, counted over all epochs."""
+    """Number of the next batch, counted over all epochs."""
     worker: tuple[int, int] | None = None
-    """The worker whose next batch it is, and of how many; None where it is the next of all."""
+    """Index of the worker that this position belongs to, and the number of workers; None without workers."""
 
 
 class QHBatches:
@@ -85,12 +87,12 @@ class QHBatches:
 
         DataLoader(QHBatches(store, 256, seed=1, epochs=10), batch_size=None)
 
-    Workers share the batches: the loader returns each once, and in the same order, however many there are. Every
-    iteration begins at the position that was loaded last, or at the beginning.
+    Workers share the batches: the loader returns each batch once, in the same order for any number of workers. Every
+    iteration starts at the position that was loaded last, or at the beginning.
     """
 
     def __new__(cls, *arguments: Any, **options: Any) -> QHBatches:
-        # torch looks for its own base class, which can only be named once torch is loaded
+        # torch requires its own base class, which is known only after torch is imported
         batches: QHBatches = object.__new__(_with_torch_base(cls))
         return batches
 
@@ -104,7 +106,7 @@ class QHBatches:
         columns: Sequence[str] | None = None,
         global_ids: bool = False,
     ) -> None:
-        """`epochs=None` goes on for ever. The last batch of an epoch may be smaller."""
+        """`epochs=None` never ends. The last batch of an epoch may be smaller."""
         if size < 1 or seed < 0 or (epochs is not None and epochs < 0):
             raise ConfigurationError(
                 message=f"batches of {size} states, seed {seed}, {epochs} epochs: size has to be at least 1, "
@@ -118,21 +120,22 @@ class QHBatches:
         self._start = self._next = _Position(0)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {
-            "seed": self._seed,
-            "epochs": self._epochs,
-            "columns": self._columns,
-            "global_ids": self._global_ids,
-        }
+        make = partial(
+            QHBatches,
+            seed=self._seed,
+            epochs=self._epochs,
+            columns=self._columns,
+            global_ids=self._global_ids,
+        )
         state = {"_start": self._start, "_next": self._next}
-        return _batches_again, (self._collection, self._size, options), state
+        return make, (self._collection, self._size), state
 
     @property
     def batches_per_epoch(self) -> int:
         return -(-len(self._rows) // self._size)
 
     def __len__(self) -> int:
-        """Batches from the position on that was loaded last."""
+        """Number of batches from the position that was loaded last."""
         if self._epochs is None:
             raise TypeError("batches without an end have no length")
         return max(0, self._epochs * self.batches_per_epoch - self._start.number)
@@ -140,16 +143,16 @@ class QHBatches:
     # ------------------------------------------------------------------------------------ position
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch that this object gave out, and what it is a position in.
+        """The position after the last batch that this object returned, and the identity of the data.
 
-        Batches that worker processes give out do not move the object they were copied from: count those, and load
+        Batches that worker processes return do not change this object. With workers, count the batches and load
         `{**state, "epoch": …, "batch": …}`.
         """
         epoch, batch = divmod(self._next.number, max(1, self.batches_per_epoch))
         return {"epoch": epoch, "batch": batch, "worker": self._next.worker, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next iteration goes on there. Refused for other batches than those the position was taken in."""
+        """Continue the next iteration at this position. A position in other data is refused."""
         identity = self._identity()
         different = [name for name in identity if state.get(name) != identity[name]]
         if different:
@@ -194,7 +197,7 @@ class QHBatches:
 
 
 class _Batch(dict[str, Any]):
-    """Says what is missing where torch would try to collate states that are a batch already."""
+    """Raises a clear error when torch tries to collate states that are already a batch."""
 
     def __missing__(self, key: object) -> Any:
         if key == 0:
@@ -204,22 +207,12 @@ class _Batch(dict[str, Any]):
         raise KeyError(key)
 
 
-def _states_again(
-    collection: RolloutCollection, columns: tuple[str, ...] | None, global_ids: bool
-) -> QHStates:
-    return QHStates(collection, columns, global_ids=global_ids)
-
-
-def _batches_again(collection: RolloutCollection, size: int, options: dict[str, Any]) -> QHBatches:
-    return QHBatches(collection, size, **options)
-
-
 _TORCH_CLASSES: dict[type[QHBatches], type[QHBatches]] = {}
 
 
 def _with_torch_base(cls: type[QHBatches]) -> type[QHBatches]:
     if cls not in _TORCH_CLASSES:
-        base = _torch().utils.data.IterableDataset
+        base = import_torch().utils.data.IterableDataset
         _TORCH_CLASSES[cls] = type(cls.__name__, (cls, base), {"__module__": cls.__module__})
     return _TORCH_CLASSES[cls]
 
@@ -229,27 +222,15 @@ def _collection(states: States) -> RolloutCollection:
 
 
 def _tensors(rows: dict[str, NDArray[Any]]) -> Tensors:
-    """Without a copy: the arrays were made for this batch."""
-    from_numpy = _torch().from_numpy
-    return {name: from_numpy(_storable(values)) for name, values in rows.items()}
-
-
-def _storable(values: NDArray[Any]) -> NDArray[Any]:
-    return values.astype(np.int64) if values.dtype == np.uint32 else values
+    """Tensors that share the memory of the arrays."""
+    from_numpy = import_torch().from_numpy
+    return {
+        name: from_numpy(values.astype(np.int64) if values.dtype == np.uint32 else values)
+        for name, values in rows.items()
+    }
 
 
 def _worker() -> tuple[int, int]:
-    """Which worker this is, and of how many."""
-    info = _torch().utils.data.get_worker_info()
+    """The index of this worker, and the number of workers."""
+    info = import_torch().utils.data.get_worker_info()
     return (0, 1) if info is None else (int(info.id), int(info.num_workers))
-
-
-def _torch() -> Any:
-    try:
-        import torch
-        import torch.utils.data
-    except ImportError as missing:
-        raise ConfigurationError(
-            message="tensors need torch, which is not installed: pip install 'rollbook[torch]'"
-        ) from missing
-    return torch

@@ -1,10 +1,9 @@
-"""A trainer batch as the arrays a training step takes: packed, padded or jagged.
+"""Exports a trainer batch as arrays for a training step: packed, padded or jagged.
 
-A sequence is a rollout's prompt, where it has one, followed by its samples. Nothing was sampled at a prompt
-token and nothing stands at padding, so the sample columns hold no facts there: `sample_mask` says where they
-do. Everywhere else stands 0, or what `layout.PADDING` says.
+A sequence is the prompt of a rollout, if it has one, followed by its samples. Sample columns have no values at prompt
+tokens and at padding: `sample_mask` is true where they have. Elsewhere they are 0, or what `layout.PADDING` says.
 
-Every export says which batch, which rollouts and which options it was made of, so that it can be made again.
+Every export names its batch, its rollouts and its options, so that it can be made again.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from rollbook.errors import (
     RolloutsNotInBatch,
     UnknownArtifact,
 )
-from rollbook.train.layout import ChosenTokens, Layout, choose
+from rollbook.train.layout import ChosenTokens, Layout, choose, import_torch
 from rollbook.train.packing import pack_to_budget, whole_option
 
 if TYPE_CHECKING:
@@ -46,36 +45,36 @@ Side = Literal["left", "right"]
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class TrainerArrays:
-    """What every layout has. All arrays are the caller's own: writable, shared with nobody."""
+    """The arrays of every layout. They are new, writable arrays that nothing else uses."""
 
     batch_digest: str
     rollouts_root: str
-    """Merkle root over the rollouts' content: covers prompts and optional columns, which `batch_digest` (v1)
-    does not."""
+    """Merkle root over the content of the rollouts. It covers prompts and optional columns, unlike `batch_digest`
+    (v1)."""
     recipe: Mapping[str, Plain]
-    """The kind of export, all its options and the recipe of its staleness."""
+    """The kind of export, all its options, and the options of its staleness."""
     recipe_digest: str
     rows: Rows
     """Row in the batch of each sequence."""
     dropped_rows: tuple[int, ...]
-    """Rows of the batch that are not here because staleness left them no sample."""
+    """Rows of the batch that are left out because staleness dropped all their samples."""
     token_ids: TokenIds
     sample_mask: NDArray[np.bool_]
-    """True where a sample stands; False at prompt tokens and padding."""
+    """True at samples; False at prompt tokens and padding."""
     loss_mask: NDArray[np.bool_]
-    """True where the loss counts: the table's own mask (without one, all but context that nobody sampled), where
-    staleness gives any weight."""
+    """True where a sample counts in the loss: where the mask of the table is 1 (without a mask: everywhere except
+    context that no policy sampled) and staleness gives a weight above 0."""
     weights: NDArray[np.float32]
-    """Weight in the loss: what staleness says (1 without it), 0 where `loss_mask` is False."""
+    """Weight in the loss: from staleness, or 1 without it; 0 where `loss_mask` is False."""
     logprobs: NDArray[np.float32]
-    """Of the token at the same position, not of the next one; so are all columns."""
+    """Of the token at the same position, not of the next one. This holds for all columns."""
     rewards: NDArray[np.float32]
     advantages: NDArray[np.float32]
     columns: Mapping[str, Column]
-    """The optional sample columns the table has, by their names there, in their types there."""
+    """The optional sample columns of the table, with the same names and types."""
 
     def arrays(self) -> dict[str, Column]:
-        """Every array by its name, the optional columns beside the rest."""
+        """Every array by its name, including the optional columns."""
         own = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             **{name: value for name, value in own.items() if isinstance(value, np.ndarray)},
@@ -83,17 +82,17 @@ class TrainerArrays:
         }
 
     def to_torch(self) -> dict[str, torch.Tensor]:
-        """The arrays as tensors on the same memory: writing to one writes to the other."""
-        torch = _torch()
+        """The arrays as tensors that share their memory."""
+        torch = import_torch()
         return {name: torch.from_numpy(array) for name, array in self.arrays().items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PackedBatch(TrainerArrays):
-    """Sequences end to end without padding, as variable-length attention takes them."""
+    """Sequences end to end without padding, for variable-length attention."""
 
     cu_seqlens: NDArray[np.int32]
-    """Where each sequence begins, and the end of the last."""
+    """Start of each sequence, and the end of the last."""
     position_ids: NDArray[np.int32]
     """From 0 in every sequence, prompt included."""
     sequence_ids: NDArray[np.int32]
@@ -102,7 +101,7 @@ class PackedBatch(TrainerArrays):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PaddedBatch(TrainerArrays):
-    """One row of equal width per sequence; every array but `rows` and `lengths` is [sequences, width]."""
+    """One row of equal width per sequence. Every array except `rows` and `lengths` is [sequences, width]."""
 
     lengths: NDArray[np.int64]
     """Tokens in each sequence, prompt included."""
@@ -114,15 +113,15 @@ class PaddedBatch(TrainerArrays):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class JaggedBatch(TrainerArrays):
-    """Sequences end to end; the one `offsets` is that of every column."""
+    """Sequences end to end. All columns share `offsets`."""
 
     offsets: Offsets
-    """Where each sequence begins, and the end of the last; 64 bits, so of any size."""
+    """Start of each sequence, and the end of the last; 64 bits, so there is no size limit."""
 
     def nested(self) -> torch.Tensor:
-        """The token ids as a nested tensor of jagged layout, on the same memory."""
+        """The token ids as a nested tensor of jagged layout that shares their memory."""
         tensors = self.to_torch()
-        nested: torch.Tensor = _torch().nested.nested_tensor_from_jagged(
+        nested: torch.Tensor = import_torch().nested.nested_tensor_from_jagged(
             tensors["token_ids"], tensors["offsets"]
         )
         return nested
@@ -138,7 +137,7 @@ def to_packed(
     staleness: TokenStaleness | None = None,
     token_dtype: DTypeLike = np.int64,
 ) -> PackedBatch:
-    """All sequences of the batch end to end. `to_packed_bins` keeps to a token budget."""
+    """All sequences of the batch end to end. `to_packed_bins` respects a token budget."""
     dtype = _token_dtype(token_dtype)
     identity = _identity(batch, table)
     chosen = choose(batch, table, staleness)
@@ -160,9 +159,9 @@ def to_packed_bins(
     staleness: TokenStaleness | None = None,
     token_dtype: DTypeLike = np.int64,
 ) -> list[PackedBatch]:
-    """The batch as packed parts of at most `token_budget` tokens; every sequence is in exactly one.
+    """The batch as packed parts of at most `token_budget` tokens. Every sequence is in exactly one part.
 
-    The parts are slices of one allocation that do not overlap; each names its place in its recipe.
+    The parts are slices of one allocation and do not overlap. The recipe of each part has its number.
     """
     dtype = _token_dtype(token_dtype)
     budget = whole_option("token_budget", token_budget, 1, _INT32_MAX)
@@ -198,7 +197,7 @@ def to_padded(
     staleness: TokenStaleness | None = None,
     token_dtype: DTypeLike = np.int64,
 ) -> PaddedBatch:
-    """One row per sequence, as wide as the longest rounded up to `multiple_of`; padding is on `side`."""
+    """One row per sequence. The width is the longest length, rounded up to `multiple_of`; padding is on `side`."""
     dtype = _token_dtype(token_dtype)
     limits = np.iinfo(dtype)
     if side not in ("left", "right"):
@@ -228,7 +227,7 @@ def to_jagged(
     staleness: TokenStaleness | None = None,
     token_dtype: DTypeLike = np.int64,
 ) -> JaggedBatch:
-    """Values and offsets: what nested tensors and list columns are made of."""
+    """Values and offsets, as nested tensors and list columns need them."""
     dtype = _token_dtype(token_dtype)
     identity = _identity(batch, table)
     chosen = choose(batch, table, staleness)
@@ -244,7 +243,7 @@ def to_jagged(
 
 
 def packed_places(batch_id: str, rows: Rows, offsets: Offsets) -> dict[str, Any]:
-    """Which token is where in a packed batch, in the 32 bits that variable-length attention takes."""
+    """The position of each token in a packed batch, in 32 bits, as variable-length attention needs it."""
     if offsets[-1] > _INT32_MAX:
         raise InvalidNumber(
             record=f"batch {batch_id!r}",
@@ -288,7 +287,7 @@ def _padded_places(chosen: ChosenTokens, side: Side, multiple_of: int) -> dict[s
 
 
 def rollouts_of(batch: TrainerBatch, table: RolloutTable) -> RolloutTable:
-    """The rollouts of the batch, in its order, out of a table that may hold more."""
+    """The rollouts of the batch, in its order, from a table that may have more."""
     try:
         rows = [table.artifact(artifact_id).row for artifact_id in batch.rollout_ids]
     except UnknownArtifact as missing:
@@ -299,10 +298,10 @@ def rollouts_of(batch: TrainerBatch, table: RolloutTable) -> RolloutTable:
 
 
 def _identity(batch: TrainerBatch, table: RolloutTable) -> dict[str, Any]:
-    """What an export is made of, once the table is known to hold exactly the rollouts of the batch.
+    """The digests that identify the content of an export. Refuses a table that is not exactly that of the batch.
 
-    Digests are compared, samples are not hashed anew: a table has its digests from its own columns, or
-    checked them when it was read.
+    Digests are compared; samples are not hashed again. A table computes its digests from its columns, or checks them
+    when it is read.
     """
     root = table.root
     difference = _difference(batch, table, root)
@@ -352,13 +351,3 @@ def _each(arrays: Mapping[str, Any], change: Callable[[Column], Column]) -> dict
         name: _each(value, change) if name == "columns" else change(value)
         for name, value in arrays.items()
     }
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError as missing:
-        raise ConfigurationError(
-            message="tensors need torch, which is not installed: pip install 'rollbook[torch]'"
-        ) from missing
-    return torch

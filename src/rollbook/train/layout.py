@@ -1,4 +1,4 @@
-"""Which tokens of a batch are exported, and where each of them stands in the arrays of a layout."""
+"""Selects the tokens of a batch to export, and places them in the arrays of a layout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,24 @@ from rollbook.contracts.rl.rollout import RolloutTable
 from rollbook.contracts.rl.sample import Column
 from rollbook.contracts.rl.staleness import TokenStaleness
 from rollbook.contracts.rl.text_column import offsets_of
-from rollbook.errors import ColumnLengthMismatch, EmptyTrainerBatch, InvalidNumber
+from rollbook.errors import (
+    ColumnLengthMismatch,
+    ConfigurationError,
+    EmptyTrainerBatch,
+    InvalidNumber,
+)
+
+
+def import_torch() -> Any:
+    try:
+        import torch
+        import torch.utils.data
+    except ImportError as missing:
+        raise ConfigurationError(
+            message="tensors need torch, which is not installed: pip install 'rollbook[torch]'"
+        ) from missing
+    return torch
+
 
 PADDING: Mapping[str, float] = {
     "role": 255,
@@ -23,18 +40,18 @@ PADDING: Mapping[str, float] = {
     "policy_version": -1,
     "temperature": 1,
 }
-"""Where 0 would read as a fact (role 0 is the policy) or could not be divided by, the filler is another value."""
+"""Fill values of columns where 0 would have a meaning (role 0 is the policy) or would be a divisor."""
 
 _FIELDS = {"logprobs": "logprob", "rewards": "reward", "advantages": "advantage"}
 _NOT_OPTIONAL = ("token_id", "loss_mask", *_FIELDS.values())
 
 Mask = NDArray[np.bool_]
 Picked = Rows | slice
-"""Indices, or the whole where nothing has to be gathered one by one."""
+"""Indices, or a slice of everything."""
 
 
 def _runs(starts: Rows, lengths: Rows) -> Rows:
-    """Indices of runs that begin at `starts`, one run after the other."""
+    """Indices of runs of these lengths that begin at `starts`, one run after the other."""
     offsets = offsets_of(lengths)
     indices = np.arange(offsets[-1])
     indices += np.repeat(starts - offsets[:-1], lengths)
@@ -43,18 +60,18 @@ def _runs(starts: Rows, lengths: Rows) -> Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChosenTokens:
-    """The tokens to export, sequence after sequence, before they have a place."""
+    """The tokens to export, sequence by sequence."""
 
     table: RolloutTable
     rows: Rows
     dropped_rows: tuple[int, ...]
     samples: Picked
-    """Into the sample columns of the table."""
+    """Indices into the sample columns of the table."""
     sample_lengths: Rows
     sample_weights: Column | None
-    """Of every sample of the table; None where all weigh 1."""
+    """Weight of every sample of the table; None if all weights are 1."""
     prompts: Picked
-    """Into the prompt tokens of the table."""
+    """Indices into the prompt tokens of the table."""
     prompt_lengths: Rows
 
     @property
@@ -71,7 +88,7 @@ class ChosenTokens:
         return self.table.columns.prompt_token_id[self.prompts]
 
     def refuse_ids_above(self, highest: int, ids: Column, lengths: Rows) -> None:
-        """Names the artifact of the first id that is too large; `lengths` is how many ids each has."""
+        """Refuse ids that are too large, naming the artifact. `lengths` is the number of ids of each artifact."""
         if ids.max(initial=0) <= highest:
             return
         at = int(np.argmax(ids > highest))
@@ -106,7 +123,7 @@ def _reordered(picked: Picked, lengths: Rows, order: Rows) -> Rows:
 def choose(
     batch: TrainerBatch, table: RolloutTable, staleness: TokenStaleness | None
 ) -> ChosenTokens:
-    """All of the table but what staleness drops; a prompt goes where its samples go."""
+    """All samples except those that staleness drops. A rollout without samples loses its prompt too."""
     samples: Picked = slice(None)
     offsets = table.offsets
     if staleness is not None:
@@ -145,12 +162,10 @@ def _check_staleness(table: RolloutTable, staleness: TokenStaleness) -> None:
 
 
 def _sample_weights(table: RolloutTable, staleness: TokenStaleness | None) -> Column | None:
-    """Zero where the table's mask is: a loss that only looks at weights must not learn from tool output."""
+    """Weights are 0 where the mask of the table is 0, so that a loss that uses only weights ignores tool output."""
     mask = table.samples.get("loss_mask")
     if mask is None and "policy_version" in table.samples:
-        mask = (
-            table.samples["policy_version"] >= 0
-        )  # nobody sampled the context, so nobody learns it
+        mask = table.samples["policy_version"] >= 0  # context was not sampled, so it is not learned
     if staleness is None:
         return mask
     return staleness.weight if mask is None else staleness.weight * mask
@@ -158,13 +173,13 @@ def _sample_weights(table: RolloutTable, staleness: TokenStaleness | None) -> Co
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Where the chosen tokens stand: samples and prompt tokens fill the places of their mask in order."""
+    """The places of the chosen tokens. Samples and prompt tokens fill the places of their mask in order."""
 
     chosen: ChosenTokens
     sample_mask: Mask
     prompt_mask: Mask
     straight: bool = False
-    """Samples fill every place, so columns are plain copies."""
+    """Whether samples fill every place, so that columns are plain copies."""
 
     @classmethod
     def end_to_end(cls, chosen: ChosenTokens) -> Layout:
@@ -174,7 +189,7 @@ class Layout:
         return cls(chosen, sample_mask, ~sample_mask, straight)
 
     def arrays(self, token_dtype: np.dtype[Any], pad_id: int = 0) -> dict[str, Any]:
-        """Every array of TrainerArrays that has one entry per place."""
+        """Every array of TrainerArrays with one entry per place."""
         columns = self.chosen.table.samples
         weights = self._filled(self.chosen.weights(), np.dtype(np.float32), 0)
         return {

@@ -1,4 +1,4 @@
-"""Which sequences share a bin of at most `token_budget` tokens, and which data-parallel rank works on which bin."""
+"""Packs sequences into bins of at most `token_budget` tokens, and assigns bins to data-parallel ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollbook.errors import ConfigurationError, InvalidNumber, SequenceOverBudge
 
 
 def whole_option(name: str, value: SupportsIndex, lowest: int, highest: int | None = None) -> int:
-    """An option as a plain int, so that recipes hold the same value whatever integer type was passed."""
+    """An option as a plain int, so that recipes are equal for every integer type."""
     limits = f"at least {lowest}" if highest is None else f"from {lowest} to {highest}"
     try:
         number = operator.index(value)
@@ -33,10 +33,10 @@ def whole_option(name: str, value: SupportsIndex, lowest: int, highest: int | No
 def pack_to_budget(
     lengths: ArrayLike, token_budget: int, artifact_ids: Sequence[str]
 ) -> list[Rows]:
-    """Rows per bin, by first fit with the longest first; equal lengths go in row order.
+    """Rows per bin, by first fit, longest first; equal lengths in row order.
 
-    Fast (n log n) and always the same for the same lengths, yet never worse than 11/9 of the fewest
-    possible bins plus one. Rows inside a bin ascend; bins stand in the order they were opened.
+    It takes n log n time and gives the same result for the same lengths. It needs at most 11/9 of the smallest possible
+    number of bins, plus one. Rows in a bin ascend; bins are in the order in which they were opened.
     """
     budget = whole_option("token_budget", token_budget, 1)
     sizes = np.asarray(lengths, np.int64)
@@ -71,8 +71,8 @@ def _refuse_unpackable(sizes: Rows, budget: int, artifact_ids: Sequence[str]) ->
 def _first_fit(lengths: list[int], budget: int) -> list[int]:
     """The bin of each length.
 
-    `room` is a tree over as many bins as could ever be needed: a node knows the most room any bin below
-    it has left, so the first bin with enough is found by walking down, without trying every open bin.
+    `room` is a tree over as many bins as could ever be needed. A node has the largest free room of the bins below it,
+    so the first bin with enough room is found by walking down, without trying every open bin.
     """
     leaves = 1 << (len(lengths) - 1).bit_length()
     room = [budget] * (2 * leaves)
@@ -97,13 +97,12 @@ def _first_fit(lengths: list[int], budget: int) -> list[int]:
 def balance(bins: Sequence[ArrayLike], lengths: ArrayLike, workers: int) -> list[list[int]]:
     """Indices into `bins` for each of `workers` ranks, so that all have about the same work.
 
-    Longest processing time, in rounds: each round hands the heaviest bins left, one to a rank, the
-    heaviest to the rank with the least so far (ties: lower bin, lower rank). So ranks differ by at most
-    one bin, and by no more tokens than the heaviest bin has; the k-th bins of all ranks are of similar
-    size. No empty bin is invented: where the number of bins is no multiple of `workers`, the ranks that
-    got none in the last round are one bin shorter.
+    Longest processing time, in rounds: each round gives one of the heaviest remaining bins to every rank, the heaviest
+    to the rank with the least work so far (ties: lower bin, lower rank). Ranks therefore differ by at most one bin, and
+    by no more tokens than the heaviest bin has; the k-th bins of all ranks have similar sizes. No empty bins are added:
+    if the number of bins is not a multiple of `workers`, some ranks have one bin less.
 
-    For bins that are already exported, each is its own row: `balance([[i] for i in range(len(parts))],
+    For bins that are already exported, each bin is its own row: `balance([[i] for i in range(len(parts))],
     [len(part.token_ids) for part in parts], workers)`.
     """
     ranks = whole_option("workers", workers, 1)

@@ -1,4 +1,8 @@
-"""Inspection of stores, in one place: what a person asks of a store, as plain rows."""
+"""Inspection of stores for people: plain rows, heuristics, exports, and an HTML page with charts.
+
+Everything here only reads, and also works on damaged stores as far as possible. `audit/` may import every other part
+of the store; no part of the store imports `audit/`.
+"""
 
 from __future__ import annotations
 
