@@ -115,10 +115,9 @@ def test_metadata_is_what_zarr_itself_writes(tmp_path: Path, dtype: str, fill: A
         compressors=None,
         serializer=BytesCodec(),
         attributes={"unit": "m"},
-        dimension_names=("row", None, "axis"),
     )
     theirs = json.loads((tmp_path / "zarr.json").read_bytes())
-    ours = raw_array_metadata(dtype, (7, 0, 3), 4, fill, {"unit": "m"}, ("row", None, "axis"))
+    ours = raw_array_metadata(dtype, (7, 0, 3), 4, fill, {"unit": "m"})
     assert json.dumps(ours, sort_keys=True) == json.dumps(theirs, sort_keys=True)
 
 
@@ -256,12 +255,10 @@ def test_a_single_chunk_is_not_padded_and_the_last_of_several_is(tmp_path: Path)
     }
 
 
-def test_attributes_and_dimension_names_reach_zarr(tmp_path: Path) -> None:
-    names = ("state", "feature")
-    write_known(tmp_path, some_rows("f4", (3, 2)), attributes={"unit": "m"}, dimension_names=names)
+def test_attributes_reach_zarr(tmp_path: Path) -> None:
+    write_known(tmp_path, some_rows("f4", (3, 2)), attributes={"unit": "m"})
     array = zarr.open_array(tmp_path, mode="r")
     assert dict(array.attrs) == {"unit": "m"}
-    assert array.metadata.to_dict()["dimension_names"] == names
 
 
 def test_a_big_array_takes_the_usual_chunk_size_whatever_the_blocks(tmp_path: Path) -> None:

@@ -64,13 +64,11 @@ class StateColumn:
         self._values = store.array(f"q_h/{name}") if self._mapped is None else self._mapped.view()
         self._constant = self._mapped is not None and self._mapped.is_constant
 
-    def take(self, rows: NDArray[np.int64], out: Array | None = None) -> Array:
+    def take(self, rows: NDArray[np.int64]) -> Array:
         """Copies of these rows. They must exist: a check would cost a quarter of the time."""
         if self._mapped is not None and self._constant:
-            return self._mapped.take(
-                rows, out
-            )  # numpy would first expand the one value to all rows
-        return self._values.take(rows, 0, out, "clip")
+            return self._mapped.take(rows)  # numpy would first expand the one value to all rows
+        return self._values.take(rows, 0, None, "clip")
 
     def prefetch(self, rows: NDArray[np.int64]) -> None:
         if self._mapped is not None and len(rows):

@@ -323,7 +323,7 @@ class QHRows:
         for store in collection.stores if columns is None else ():
             store.local("q_h")  # all columns together: faster than one by one for a remote store
         self._columns = {
-            name: [_state_column(store, name) for store in collection.stores] for name in self.names
+            name: [StateColumn(store, name) for store in collection.stores] for name in self.names
         }
 
     def __len__(self) -> int:
@@ -378,11 +378,6 @@ def _stored_shape(store: RolloutZarrStoreReader, path: str) -> tuple[int, ...]:
     """The shape of a row from the metadata of the array, so that a remote array is not fetched for it."""
     metadata = json.loads(store.local(f"{path}/zarr.json").read_bytes())
     return tuple(int(size) for size in metadata["shape"][1:])
-
-
-def _state_column(store: RolloutZarrStoreReader, name: str) -> StateColumn:
-    store.local(f"q_h/{name}")
-    return StateColumn(store, name)
 
 
 def _put(out: Array, places: slice | Rows, values: Array, column: Column) -> None:

@@ -116,14 +116,6 @@ class MappedArray:
         return self._layout.dtype
 
     @property
-    def attributes(self) -> dict[str, Any]:
-        return self._layout.attributes
-
-    @property
-    def fill_value(self) -> Any:
-        return self._layout.fill[()]
-
-    @property
     def is_constant(self) -> bool:
         """Whether the array has no chunk files, so that every value is the fill value."""
         return self._pages is None

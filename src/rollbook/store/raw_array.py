@@ -120,7 +120,6 @@ class _ArrayWriter:
         row_shape: Sequence[int],
         fill_value: object,
         attributes: Mapping[str, Any] | None,
-        dimension_names: Sequence[str | None] | None,
     ) -> None:
         self.folder = Path(folder)
         self.dtype = array_dtype(dtype, self.folder.name)
@@ -129,7 +128,6 @@ class _ArrayWriter:
         self._row_bytes = row_bytes(self.dtype, self.row_shape)
         self._fill = fill_array(fill_value, self.dtype, self.folder.name)
         self._attributes = attributes
-        self._dimension_names = dimension_names
         self._closed = False
         self._start_folder()
 
@@ -164,7 +162,6 @@ class _ArrayWriter:
             chunk_rows,
             fill,
             self._attributes,
-            self._dimension_names,
         )
         text = json.dumps(metadata, indent=2, allow_nan=False).encode()
         with write_errors(self.folder / METADATA_FILE):
@@ -188,11 +185,10 @@ class RawArrayWriter(_ArrayWriter):
         fill_value: object = 0,
         *,
         attributes: Mapping[str, Any] | None = None,
-        dimension_names: Sequence[str | None] | None = None,
         chunk_rows: int | None = None,
     ) -> None:
         """`chunk_rows` overrides the usual chunk size. If there are several chunks, each must fill whole pages."""
-        super().__init__(folder, dtype, row_shape, fill_value, attributes, dimension_names)
+        super().__init__(folder, dtype, row_shape, fill_value, attributes)
         self.rows = rows
         self._chunk_rows = self._chosen_chunk_rows(chunk_rows)
         chunk_bytes = self._chunk_rows * self._row_bytes
@@ -246,10 +242,9 @@ class AppendingArrayWriter(_ArrayWriter):
         fill_value: object = 0,
         *,
         attributes: Mapping[str, Any] | None = None,
-        dimension_names: Sequence[str | None] | None = None,
         elide: bool = False,
     ) -> None:
-        super().__init__(folder, dtype, row_shape, fill_value, attributes, dimension_names)
+        super().__init__(folder, dtype, row_shape, fill_value, attributes)
         self._chunk_rows = chunk_rows_of_size(chunk_bytes, self._row_bytes)
         self._chunks = _ChunkFiles(
             self.folder, 1 + len(self.row_shape), self._chunk_rows * self._row_bytes

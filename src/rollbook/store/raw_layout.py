@@ -152,7 +152,6 @@ def raw_array_metadata(
     chunk_rows: int,
     fill_value: object = 0,
     attributes: Mapping[str, Any] | None = None,
-    dimension_names: Sequence[str | None] | None = None,
 ) -> dict[str, Any]:
     """The `zarr.json` of a raw array."""
     stored = array_dtype(dtype)
@@ -161,7 +160,7 @@ def raw_array_metadata(
     codec: dict[str, Any] = {"name": "bytes"}
     if stored.itemsize > 1:
         codec["configuration"] = {"endian": "little"}
-    metadata = {
+    return {
         "zarr_format": 3,
         "node_type": "array",
         "shape": list(shape),
@@ -173,9 +172,6 @@ def raw_array_metadata(
         "attributes": dict(attributes or {}),
         "storage_transformers": [],
     }
-    if dimension_names is not None:
-        metadata["dimension_names"] = list(dimension_names)
-    return metadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

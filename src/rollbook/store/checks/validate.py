@@ -13,15 +13,15 @@ import numpy as np
 
 from rollbook.errors import ChecksumMismatch, UnsupportedVersion
 from rollbook.store.checks import (
-    derived as checks_derived,
-    files as checks_files,
-    labels as checks_labels,
-    links as checks_links,
-    poses as checks_poses,
-    provenance as checks_provenance,
-    rasters as checks_rasters,
-    selection as checks_selection,
-    structure as checks_structure,
+    derived,
+    files,
+    labels,
+    links,
+    poses,
+    provenance,
+    rasters,
+    selection,
+    structure,
 )
 from rollbook.store.checks.columns import UNREADABLE, NotUsable, StoreColumns
 from rollbook.store.checks.violation import Violation
@@ -31,71 +31,16 @@ from rollbook.store.stored_tables import StoredTables
 
 Check: TypeAlias = Callable[[StoreColumns], Iterator[Violation]]
 
-CHECKS: tuple[Check, ...] = (
-    checks_files.check_manifest_fields,
-    checks_files.check_files,
-    checks_files.check_checksums,
-    checks_structure.check_groups,
-    checks_structure.check_columns,
-    checks_structure.check_optional_columns,
-    checks_structure.check_counts,
-    checks_structure.check_dictionaries,
-    checks_structure.check_codes,
-    checks_links.check_row_ids,
-    checks_links.check_step_counts,
-    checks_links.check_candidate_counts,
-    checks_links.check_step_offsets,
-    checks_links.check_candidate_offsets,
-    checks_links.check_step_links,
-    checks_links.check_candidate_links,
-    checks_links.check_diagnostics,
-    checks_links.check_source_links,
-    checks_links.check_target_links,
-    checks_links.check_one_source_per_target,
-    checks_links.check_rollout_sources,
-    checks_links.check_parents,
-    checks_provenance.check_root_attrs,
-    checks_provenance.check_required_words,
-    checks_provenance.check_rollout_ids,
-    checks_provenance.check_one_split,
-    checks_provenance.check_source_shards,
-    checks_provenance.check_lineage_versions,
-    checks_provenance.check_lineage_digests,
-    checks_provenance.check_target_validity,
-    checks_provenance.check_target_primary_reasons,
-    checks_provenance.check_target_labels,
-    checks_provenance.check_target_names,
-    checks_selection.check_valid_counts,
-    checks_selection.check_compact_indices,
-    checks_selection.check_one_selected,
-    checks_selection.check_selected_ids,
-    checks_selection.check_probabilities,
-    checks_selection.check_log_probabilities,
-    checks_selection.check_proposals,
-    checks_selection.check_reasons,
-    checks_selection.check_primary_reasons,
-    checks_selection.check_path_collisions,
-    checks_selection.check_reason_codes,
-    checks_labels.check_labels_on_invalid,
-    checks_labels.check_label_masks,
-    checks_labels.check_cumulative,
-    checks_labels.check_finals,
-    checks_labels.check_termination,
-    checks_poses.check_root_poses,
-    checks_poses.check_candidate_poses,
-    checks_poses.check_relative_poses,
-    checks_derived.check_q_h,
-    checks_derived.check_returns,
-    checks_derived.check_q_h_rules,
-    checks_derived.check_derived_attrs,
-    checks_rasters.check_depth_rows,
-    checks_rasters.check_depth_cameras,
-    checks_rasters.check_depth_pixels,
-    checks_rasters.check_crop_rows,
-    checks_rasters.check_crop_candidates,
-    checks_rasters.check_crop_points,
-    checks_rasters.check_payload_attrs,
+CHECKS: tuple[Check, ...] = tuple(
+    function
+    for module in (
+        *(files, structure, links, provenance, selection),
+        *(labels, poses, derived, rasters),
+    )
+    for name, function in vars(module).items()
+    if name.startswith("check_")
 )
+"""Every function `check_*` of these modules, in the order of the modules and of their definitions."""
 
 
 @dataclass(frozen=True, slots=True)
