@@ -103,7 +103,10 @@ def atomic_write(path: AnyPath, *, replace: bool = True) -> Iterator[BinaryIO]:
             stream.flush()
             os.fsync(descriptor)
             stream.close()
-            _put_in_place(temp, final, replace)
+            if replace:
+                os.replace(temp, final)
+            else:
+                os.link(temp, final)  # fails for an existing name, which a rename would overwrite
             fsync_folder(final.parent)
     finally:
         with suppress(OSError):  # a write that failed before fails again here, when it is flushed
@@ -140,13 +143,6 @@ def _refuse_existing(final: Path) -> None:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final))
 
 
-def _put_in_place(temp: Path, final: Path, replace: bool) -> None:
-    if replace:
-        os.replace(temp, final)
-    else:
-        os.link(temp, final)  # fails for an existing name, which a rename would overwrite
-
-
 # --------------------------------------------------------------------------------- promote a folder
 
 
@@ -166,7 +162,9 @@ def promote_folder(finished: AnyPath, final: AnyPath, *, replace: bool = False) 
             _refuse_existing(target)
         _fsync_tree(source)
         try:
-            _rename_to_new_name(source, target)
+            if not _renameat2(source, target, _RENAME_NOREPLACE):
+                _refuse_existing(target)  # a plain rename silently replaces an empty folder
+                os.rename(source, target)
         except FileExistsError:
             if not replace:
                 raise
@@ -202,12 +200,6 @@ def _fsync_tree(folder: AnyPath) -> None:
     with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
         list(pool.map(_fsync, files))
         list(pool.map(fsync_folder, folders))
-
-
-def _rename_to_new_name(source: Path, target: Path) -> None:
-    if not _renameat2(source, target, _RENAME_NOREPLACE):
-        _refuse_existing(target)  # a plain rename silently replaces an empty folder
-        os.rename(source, target)
 
 
 def _exchange(source: Path, target: Path) -> Path:

@@ -59,7 +59,7 @@ def check(
     compatible: Compatible = False,
     as_json: AsJson = False,
 ) -> None:
-    """Verify every digest and rule in a file, or run the reference loop.
+    """Check every digest and rule of a file, or the reference loop.
 
     Print one line per record or criterion, and every violation. The exit code is 0 only if all checks pass.
     """
@@ -101,7 +101,7 @@ def show(
     compatible: Compatible = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the rollouts and batches in a file: origin, length and digests."""
+    """List the rollouts and batches in a file."""
     table, batches = _read(path, compatible)
     rows = [
         {
@@ -178,7 +178,10 @@ def convert(
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing output.")] = False,
     compatible: Compatible = False,
 ) -> None:
-    """Convert JSON to a table that can be memory-mapped, or a table to JSON. Digests are checked."""
+    """Convert JSON to a table file, or a table file to JSON.
+
+    A table file can be memory-mapped. Digests are checked.
+    """
     from rollbook.contracts.rl.json_form import write_file
     from rollbook.contracts.rl.table_file import save_table
 
@@ -220,7 +223,10 @@ def lineage(
     ] = GraphFormat.json,
     compatible: Compatible = False,
 ) -> None:
-    """Print the lineage graph of files: revisions, checkpoints, rollouts and batches."""
+    """Print the lineage graph of files.
+
+    It contains revisions, checkpoints, rollouts and batches.
+    """
     from rollbook.contracts.rl.graph import LineageGraph
 
     graph = LineageGraph()

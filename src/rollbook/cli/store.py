@@ -256,7 +256,7 @@ def audit(
 
 @app.command()
 def waterfall(path: Store, as_json: AsJson = False) -> None:
-    """Show how many candidates remain at each stage, from proposed to selected."""
+    """Count candidates at each stage, from proposed to selected."""
     from rollbook.store.audit import validity_waterfall_rows
 
     rows = validity_waterfall_rows(_open(path))

@@ -56,7 +56,9 @@ def repack_store(
             written = _Repacked(reader, stage.folder, path, profile).write()
             files |= {f"{path}/{name}": sums for name, sums in written.items()}
         files |= _copy_groups(reader, stage.folder)
-        stage.finish(_described(reader.store_manifest, profile), files)
+        manifest = reader.store_manifest.payload
+        attrs = {**manifest["root_attrs"], "profile": profile}
+        stage.finish({**manifest, "root_attrs": attrs}, files)
     return stage.final
 
 
@@ -76,14 +78,6 @@ def _copy_groups(reader: RolloutZarrStoreReader, folder: Path) -> FileSums:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(reader.local(path), folder / path)
     return {path: reader.store_manifest.files[path] for path in groups}
-
-
-def _described(manifest: StoreManifest, profile: Profile) -> dict[str, Any]:
-    """The manifest of the source with another profile. The stage fills in the files and the content address."""
-    return {
-        **manifest.payload,
-        "root_attrs": {**manifest.payload["root_attrs"], "profile": profile},
-    }
 
 
 class _Repacked:

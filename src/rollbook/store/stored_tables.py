@@ -120,15 +120,12 @@ class StoredTables:
         """A whole column (`candidates/target_rri`), read-only. It is mapped unless it is compressed."""
         if path not in self._arrays:
             values = self._open_array(path)
-            self._refuse_replaced()
+            if _identity(self.store_dir) != self._identity:
+                # columns that are already open belong to the old store
+                detail = "the store was replaced while it was open; open it again"
+                raise StorageError(path=str(self.store_dir), detail=detail)
             self._arrays[path] = values
         return self._arrays[path]
-
-    def _refuse_replaced(self) -> None:
-        """Refuse to open a column of a store that was replaced: columns that are already open belong to the old one."""
-        if _identity(self.store_dir) != self._identity:
-            detail = "the store was replaced while it was open; open it again"
-            raise StorageError(path=str(self.store_dir), detail=detail)
 
     def _open_array(self, path: str) -> Array:
         place, index = self._place(path)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from rollbook.contracts.policy import PolicyRevision, PolicyRevisionLineage
 from rollbook.contracts.record import (
@@ -119,7 +118,13 @@ def artifact_to_json(artifact: RolloutArtifact, *, reference_only: bool = False)
         proof_references=list(artifact.proof_references),
         created_at_ms=artifact.created_at_ms,
         artifact_digest=artifact.artifact_digest,
-        columns={name: _column_to_json(name, columns[name]) for name in extra} or None,
+        columns={
+            name: f32_json.to_json(columns[name])
+            if SAMPLE_DTYPES[name].kind == "f"
+            else columns[name].tolist()
+            for name in extra
+        }
+        or None,
         prompt=None if prompt is None else prompt.tolist(),
         group_id=artifact.group_id,
         attempt=artifact.attempt,
@@ -140,10 +145,6 @@ def _refuse_extras(artifact: RolloutArtifact, extra: list[str]) -> None:
             message=f"artifact {artifact.artifact_id!r} has {', '.join(needed)}, which the "
             "reference's shape cannot carry; write it with reference_only=False"
         )
-
-
-def _column_to_json(name: str, column: np.ndarray[Any, Any]) -> list[Any]:
-    return f32_json.to_json(column) if SAMPLE_DTYPES[name].kind == "f" else list(column.tolist())
 
 
 def batch_to_json(batch: TrainerBatch, *, reference_only: bool = False) -> bytes:

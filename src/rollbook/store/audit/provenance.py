@@ -14,13 +14,14 @@ def provenance(reader: StoredTables) -> dict[str, str]:
     manifest = reader.manifest()["manifest"]
     generation = manifest.get("generation") or {}
     runtime = generation.get("runtime") or {}
+    scenes = (manifest.get("source_coverage") or {}).get("scene_counts")
     facts = {
         "schema": f"{reader.attrs['schema_id']} {reader.attrs['schema_version']}",
         "profile": reader.attrs.get("profile"),
         "created": reader.attrs.get("created_at_utc"),
         "policies": _policies(reader),
         "split": reader.attrs.get("source_split"),
-        "scenes": _scenes(manifest),
+        "scenes": f"{len(scenes):,}" if isinstance(scenes, Mapping) else None,
         "protocol": reader.attrs.get("target_protocol_version"),
         "discount": reader.attrs.get("discount_gamma"),
         "source store": reader.attrs.get("source_offline_store_version"),
@@ -38,18 +39,13 @@ def _policies(reader: StoredTables) -> str:
     return ", ".join(f"{name or 'unknown'} ({count:,})" for name, count in counted)
 
 
-def _scenes(manifest: Mapping[str, Any]) -> str | None:
-    scenes = (manifest.get("source_coverage") or {}).get("scene_counts")
-    return None if not isinstance(scenes, Mapping) else f"{len(scenes):,}"
-
-
 def _code(runtime: Mapping[str, Any]) -> str | None:
     git = runtime.get("git") or {}
     version = (runtime.get("packages") or {}).get("rollbook")
     parts = [f"rollbook {version}" if version else None, str(git.get("commit") or "")[:12]]
-    said = " · ".join(str(each) for each in parts if each)
+    code = " · ".join(str(each) for each in parts if each)
     return (
-        f"{said} with {git['dirty_path_count']} changed files"
-        if said and git.get("dirty")
-        else said
+        f"{code} with {git['dirty_path_count']} changed files"
+        if code and git.get("dirty")
+        else code
     )

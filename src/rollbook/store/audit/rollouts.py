@@ -56,7 +56,9 @@ def _step_columns(reader: StoredTables, steps: slice) -> Columns:
         "cumulative_scene_root_gain": own["cumulative_scene_root_gain"],
         "num_candidates": total,
         "num_valid_candidates": own["num_valid_candidates"],
-        "invalid_fraction": _fraction(invalid, total),
+        "invalid_fraction": np.divide(
+            invalid, total, out=np.full(len(total), np.nan), where=total > 0
+        ),
         "selected_candidate_row_id": own["selected_candidate_row_id"],
         **_selected_columns(reader, own["selected_candidate_row_id"], steps),
     }
@@ -117,11 +119,6 @@ def _selected_columns(reader: StoredTables, selected: Array, steps: slice) -> Co
             reasons, lambda code: decode_invalid_reason(code) if code >= 0 else None
         ),
     }
-
-
-def _fraction(part: Array, whole: Array) -> Array:
-    shares: Array = np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)
-    return shares
 
 
 def _marginal(cumulative: Array, owners: Array) -> Array:
