@@ -42,7 +42,7 @@ def main(scale: float = 1.0) -> list[Claim]:
     public = seconds["public client"]
     return [
         Claim("replay run vs public client", public / seconds["ours"], 5, "x"),
-        Claim("… with the candidate's actions", public / seconds["ours, actions sent"], 3, "x"),
+        Claim("… with the candidate's actions", public / seconds["ours, actions sent"], 5, "x"),
         Claim(f"{_WORKERS} workers vs 1, 1 ms per step", scaling, _WORKERS / 2, "x"),
     ]
 
