@@ -64,7 +64,7 @@ EVALS = """
 """
 VERBS = {
     "create_run": """candidate_policy_version baseline_episode_ids baseline_policy_version name metadata client gate
-        dry_run""",
+        dry_run candidate_policy_revision baseline_policy_revision""",
     "run_against": """run policy_callable on_episode dry_run workers engine parallel resume journal align clock
         step_timeout_s upload_actions environment store frames batch""",
     "complete_run": "run status metadata client",
@@ -95,10 +95,10 @@ EPISODE_MEMBERS = "finalize id status storage upload upload_urls"
 RECORDED_MEMBERS = "actions archive delete download fetch record restore sensors video"
 LOG_EPISODE = """
     name source robot policy_version env_version git_sha seed video sensors actions t_ns duration_s fps metadata tags
-    status failure_time_s on_progress
+    status failure_time_s on_progress policy_revision
 """
 START_EPISODE = """
-    name source robot policy_version env_version git_sha seed fps metadata tags artifacts
+    name source robot policy_version env_version git_sha seed fps metadata tags artifacts policy_revision
 """
 COLUMNS = {
     "token_id": "<u4",
