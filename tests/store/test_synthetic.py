@@ -258,7 +258,8 @@ def test_lineage_says_everything(records: list[RolloutZarrRecord]) -> None:
         fields = msgspec.structs.asdict(record.lineage_for_chain(0))
         learned = record.result.policy not in POLICIES
         missing = {name for name, value in fields.items() if value is None}
-        assert missing == (set() if learned else {"model_checkpoint_hash"})
+        optional = {"policy_revision"}
+        assert missing == (optional if learned else {"model_checkpoint_hash", *optional})
         assert record.lineage.label_valid
         for name in ("mesh_version", "candidate_config_hash", "oracle_config_hash"):
             assert re.fullmatch("[0-9a-f]{64}", fields[name])
