@@ -304,3 +304,30 @@ def _wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+class _CannotBeSent:
+    def __reduce__(self) -> Any:
+        raise ValueError("this result cannot be sent")
+
+
+class _CannotBeLoaded:
+    def __reduce__(self) -> Any:
+        return int, ("this result cannot be loaded",)
+
+
+def results_of_odd_classes() -> Callable[[int], object]:
+    return [0, _CannotBeSent(), _CannotBeLoaded(), 3].__getitem__
+
+
+def test_a_result_that_cannot_cross_the_pipe_is_a_failure_of_its_item_only() -> None:
+    found = run_tasks(results_of_odd_classes, range(4), workers=1, in_order=True)
+    assert [(done.value, done.failure and str(done.failure)) for done in found] == [
+        (0, None),
+        (None, "ValueError: this result cannot be sent"),
+        (
+            None,
+            "ValueError: invalid literal for int() with base 10: 'this result cannot be loaded'",
+        ),
+        (3, None),
+    ]

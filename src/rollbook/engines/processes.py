@@ -81,6 +81,9 @@ class Processes:
             )
             self._end(worker)
             return task, None, TaskFailure("WorkerLost", detail, reason="lost")
+        except Exception as error:  # noqa: BLE001 - a result whose class cannot be loaded raises anything
+            worker.task = None
+            return task, None, TaskFailure.of(error)
         if kind == "not started":
             sys.stderr.write(failure.traceback)
             raise ConfigurationError(message=f"a worker cannot be started: {failure}")
@@ -172,7 +175,9 @@ def _process_main(pipe: connection.Connection, start: Start, deadline: Any) -> N
 def _answer(pipe: connection.Connection, value: Any, failure: TaskFailure | None) -> None:
     try:
         pipe.send(("done", value, failure))
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
+    except BrokenPipeError:
+        return  # the parent has ended, and this worker ends with it
+    except Exception as error:  # noqa: BLE001 - a result that cannot be pickled raises anything
         pipe.send(("done", None, TaskFailure.of(error)))
 
 
