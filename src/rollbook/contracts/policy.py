@@ -81,6 +81,11 @@ class PolicyRevision(Record, frozen=True, kw_only=True):
         return drift if drift >= 0 else None
 
 
+def revision_identity(revision: PolicyRevision) -> tuple[str, str]:
+    """What a revision is known by. Descriptions with the same identity must not contradict each other."""
+    return revision.policy_family, revision.revision_id
+
+
 def conflicting_field(first: Record, second: Record) -> str | None:
     """The first field in which two descriptions of one thing differ. An absent field does not count."""
     for field in first.__struct_fields__:

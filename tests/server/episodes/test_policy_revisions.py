@@ -20,6 +20,7 @@ from rollbook.contracts.policy import (
 from rollbook.contracts.wire.limits import LONGEST_INDEXED, LONGEST_POLICY_FAMILY
 from rollbook.errors import ConflictingRevision, InvalidText
 from rollbook.server.db.engine import Database
+from rollbook.server.db.tables import new_id
 from rollbook.server.queries import EpisodeFilter
 from tests.server.campaigns import Campaigner, campaigner
 from tests.server.fixtures import StartServer
@@ -169,6 +170,34 @@ def test_of_descriptions_that_come_together_one_defines(org: Organisation) -> No
     assert len(set(outcomes)) == 2
 
 
+def test_batches_that_name_new_revisions_in_opposite_orders_do_not_lock_each_other_out(
+    org: Organisation,
+) -> None:
+    """PostgreSQL ends one of two transactions that wait for each other's rows."""
+    problems: list[Exception] = []
+
+    def record(revision_ids: list[str], start: threading.Barrier) -> None:
+        named = [revision(revision_id=each) for each in revision_ids]
+        wanted = [({"id": new_id(), "policy_revision": each}, ()) for each in named]
+        start.wait()
+        try:
+            made = org.write(lambda scope: scope.create_episodes(wanted))
+        except Exception as error:  # noqa: BLE001 - a thread cannot raise
+            problems.append(error)
+        else:
+            assert [each.id for each in made] == [values["id"] for values, _ in wanted]
+
+    for round_number in range(5):
+        start = threading.Barrier(2)
+        ids = [f"{round_number}-{number}" for number in range(30)]
+        threads = [threading.Thread(target=record, args=(each, start)) for each in (ids, ids[::-1])]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    assert not problems
+
+
 _number = st.none() | st.integers(0, 2)
 _text = st.none() | st.sampled_from(["a", "b"])
 _checkpoints = st.builds(
@@ -302,6 +331,9 @@ def test_a_run_names_the_revision_that_its_decision_is_about(team: Campaigner) -
     body = {"candidate_policy_version": "v2", "baseline_episode_ids": baselines}
     other = {**body, "candidate_policy_revision": plain(revision(policy_digest="d8"))}
     assert team.refused("/api/ingest/eval-run", other) == (409, "conflicting_revision")
+    other = {**body, "baseline_policy_revision": plain(revision(policy_digest="d8"))}
+    told = team.http.post("/api/ingest/eval-run", json=other).json()["error"]
+    assert told.startswith("baseline_policy_revision: ")
 
 
 def test_a_replay_with_another_policy_is_no_result_of_the_run(team: Campaigner) -> None:

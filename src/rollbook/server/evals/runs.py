@@ -17,6 +17,7 @@ from starlette.responses import Response
 from rollbook.contracts.decision import Rollup
 from rollbook.contracts.evals import MOST_BASELINES, RUN_STATUSES, EvalResult
 from rollbook.contracts.gate import Gate, gate_from
+from rollbook.contracts.policy import revision_identity
 from rollbook.contracts.wire.eval_runs import (
     CreateEvalRun,
     EvalRunAnswer,
@@ -29,7 +30,7 @@ from rollbook.contracts.wire.eval_runs import (
 )
 from rollbook.contracts.wire.limits import LONGEST_INDEXED
 from rollbook.digest import digest_of
-from rollbook.errors import ConfigurationError
+from rollbook.errors import ConfigurationError, ConflictingRevision, InvalidText
 from rollbook.server.accounts.callers import caller_of
 from rollbook.server.accounts.roles import require
 from rollbook.server.context import Caller, ServerContext, context_of
@@ -67,19 +68,24 @@ async def create_eval_run(request: Request) -> Response:
     values = _values(body, caller)
     key = request.headers.get("idempotency-key")
     idempotency = None if key is None else (key, digest_of("rollbook.create-eval-run", text))
+    named = (
+        ("candidate_policy_revision", body.candidate_policy_revision),
+        ("baseline_policy_revision", body.baseline_policy_revision),
+    )
+    given = [(name, revision) for name, revision in named if revision is not None]
 
     def create(scope: Scope) -> EvalRunRow:
         unknown = scope.unknown_episodes(baselines)
         if unknown:
             raise _no_such_baselines(unknown)
-        revisions = {
-            f"{name}_id": scope.register_policy_revision(revision)
-            for name, revision in (
-                ("candidate_policy_revision", body.candidate_policy_revision),
-                ("baseline_policy_revision", body.baseline_policy_revision),
-            )
-            if revision is not None
-        }
+        revisions = {}
+        # in one order, so that two runs never wait for each other's revisions
+        for name, revision in sorted(given, key=lambda each: revision_identity(each[1])):
+            try:
+                revisions[f"{name}_id"] = scope.register_policy_revision(revision)
+            except (ConflictingRevision, InvalidText) as error:
+                error.record = name  # the sender has to know which one of two
+                raise
         return scope.create_eval_run({**values, **revisions}, baselines, idempotency)
 
     run = await context.write(caller, create)

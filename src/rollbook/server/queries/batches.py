@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from rollbook.contracts.policy import PolicyRevision, revision_identity
 from rollbook.errors import ConflictingRevision, InvalidNumber, InvalidText, InvalidValue
 from rollbook.server.db import statements, tables
 from rollbook.server.db.engine import to_json
@@ -30,8 +31,11 @@ class BatchQueries(EpisodeQueries):
     ) -> list[EpisodeRow]:
         """All of them; when one is invalid, none."""
         now = self._now_us()
-        rows, artifacts = [], []
-        for number, (values, requested) in enumerate(wanted):
+        rows: list[dict[str, Any]] = [{}] * len(wanted)
+        artifacts = []
+        # new revisions are locked in one order, so that two batches never wait for each other
+        for number in sorted(range(len(wanted)), key=lambda each: _revision_of(wanted[each][0])):
+            values = wanted[number][0]
             try:
                 row = self._new_row(values)
             except (InvalidText, InvalidNumber, InvalidValue, ConflictingRevision) as error:
@@ -39,7 +43,8 @@ class BatchQueries(EpisodeQueries):
                 raise
             # one time for all rows: search terms are stored under the time of their episode
             row |= {"created_at_us": now, "updated_at_us": now}
-            rows.append({"org_id": self.org_id, **row})
+            rows[number] = {"org_id": self.org_id, **row}
+        for row, (_, requested) in zip(rows, wanted, strict=True):
             artifacts.append(self._new_artifacts(row["id"], requested))
         self._insert_many(tables.episodes, rows)
         self._insert_many(tables.artifacts, [each for some in artifacts for each in some])
@@ -78,6 +83,11 @@ class BatchQueries(EpisodeQueries):
         else:
             listed = [{**common, "term": term, "episode_id": each} for term, each in named]
             statements.insert(self._connection, tables.episode_terms, listed)
+
+
+def _revision_of(values: Mapping[str, Any]) -> tuple[str, str]:
+    revision: PolicyRevision | None = values.get("policy_revision")
+    return ("", "") if revision is None else revision_identity(revision)
 
 
 @lru_cache
