@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from rollbook import engines
 from rollbook.engines import Parallel, Progress, expect, run_tasks
 from rollbook.errors import ConfigurationError
 
@@ -331,3 +332,23 @@ def test_a_result_that_cannot_cross_the_pipe_is_a_failure_of_its_item_only() -> 
         ),
         (3, None),
     ]
+
+
+_TURNS_ENGINE = """
+from rollbook.engines.threads import Threads
+
+def check():
+    pass
+
+def open_pool(start, workers):
+    return Threads(start, workers)
+"""
+
+
+def test_an_engine_is_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "turns_engine.py").write_text(_TURNS_ENGINE)
+    monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(tmp_path)])
+    engines.check_engine("turns")
+    assert {each.value for each in run_tasks(squares, [1, 2, 3], engine="turns")} == {1, 4, 9}
+    with pytest.raises(ConfigurationError, match="'local' or 'ray' or 'turns'"):
+        engines.check_engine("turn")

@@ -32,7 +32,7 @@ from pathlib import Path
 import uvicorn
 from starlette.applications import Starlette
 from rollbook.server.blobs.routes import blob_routes
-from rollbook.server.blobs.local import LocalBlobs
+from rollbook.server.blobs.file_blobs import LocalBlobs
 
 port, root, secret, idle_s = sys.argv[1:]
 blobs = LocalBlobs(Path(root), bytes.fromhex(secret))

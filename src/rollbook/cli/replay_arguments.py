@@ -45,6 +45,8 @@ class Asked:
 
 def check(asked: Asked, *, gate_given: bool) -> None:
     """Refuses arguments that contradict each other, before anything is done."""
+    from rollbook.engines import check_engine
+
     if asked.resume is not None:
         wrong = [
             option
@@ -73,10 +75,7 @@ def check(asked: Asked, *, gate_given: bool) -> None:
     if not asked.store_alone and (asked.store_policy or asked.limit):
         message = "--store-policy and --limit choose chains of a --store; they need --store and no episode ids"
         raise ConfigurationError(message=message)
-    if asked.replay["engine"] == "ray":
-        from rollbook.engines.ray_actors import check_ray
-
-        check_ray()
+    check_engine(asked.replay["engine"])
     if asked.store is not None:
         from rollbook.evals.store_baselines import StoreBaselines
 

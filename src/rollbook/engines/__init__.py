@@ -9,7 +9,7 @@ so it is abandoned and another thread takes its place. The parent alone handles 
 parent. This room imports nothing but `rollbook.errors`.
 """
 
-from rollbook.engines.running import Engine, Parallel, run_in_order, run_tasks
+from rollbook.engines.running import Engine, Parallel, check_engine, run_in_order, run_tasks
 from rollbook.engines.tasks import Done, Progress, TaskFailure, expect
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Parallel",
     "Progress",
     "TaskFailure",
+    "check_engine",
     "expect",
     "run_in_order",
     "run_tasks",

@@ -6,16 +6,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
+from importlib import import_module
 from itertools import count
+from pkgutil import iter_modules
 from typing import Any, Literal, TypeAlias
 
+from rollbook import engines
 from rollbook.engines.processes import Processes
-from rollbook.engines.ray_actors import RayActors
 from rollbook.engines.tasks import Done, Item, Pool, Progress, Result, Start, Task, TaskFailure
 from rollbook.engines.threads import Inline, Threads
 from rollbook.errors import ConfigurationError
 
-Engine: TypeAlias = Literal["local", "ray"]
+Engine: TypeAlias = str
+"""`local`, or a name `x` for which there is a module `x_engine.py`. Such a module has two functions: `check()` and
+`open_pool(start, workers)`."""
 Parallel: TypeAlias = Literal["inline", "thread", "process"]
 
 
@@ -118,19 +122,33 @@ def _results(
         pool.kill()
 
 
+def check_engine(name: str) -> None:
+    """Raises ConfigurationError for an unknown engine, and for one that needs what is not installed."""
+    if name != "local":
+        _engine_module(name).check()
+
+
 def _pool(start: Start, engine: str, parallel: str, workers: int) -> Pool:
     if workers < 1:
         raise ConfigurationError(message=f"workers is {workers}, expected 1 or more")
-    if engine == "ray":
-        return RayActors(start, workers)
+    if engine != "local":
+        pool: Pool = _engine_module(engine).open_pool(start, workers)
+        return pool
     kinds: dict[str, Callable[[], Pool]] = {
         "inline": lambda: Inline(start),
         "thread": lambda: Threads(start, workers),
         "process": lambda: Processes(start, workers),
     }
-    if engine == "local" and parallel in kinds:
-        return kinds[parallel]()
-    if engine != "local":
-        raise ConfigurationError(message=f"engine is {engine!r}, expected 'local' or 'ray'")
-    message = f"parallel is {parallel!r}, expected 'inline', 'thread' or 'process'"
-    raise ConfigurationError(message=message)
+    if parallel not in kinds:
+        message = f"parallel is {parallel!r}, expected 'inline', 'thread' or 'process'"
+        raise ConfigurationError(message=message)
+    return kinds[parallel]()
+
+
+def _engine_module(name: str) -> Any:
+    modules = [each.name for each in iter_modules(engines.__path__)]
+    others = [each.removesuffix("_engine") for each in modules if each.endswith("_engine")]
+    if name not in others:
+        expected = " or ".join(map(repr, ["local", *others]))
+        raise ConfigurationError(message=f"engine is {name!r}, expected {expected}")
+    return import_module(f"rollbook.engines.{name}_engine")

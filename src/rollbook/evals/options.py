@@ -75,9 +75,7 @@ class ReplayOptions:
     )
     engine: Engine = field(
         default="local",
-        metadata=_about(
-            "Where workers run: on this machine, or on a Ray cluster.", Literal["local", "ray"]
-        ),
+        metadata=_about("Where workers run: `local` is this machine, `ray` is a Ray cluster.", str),
     )
     parallel: Parallel = field(
         default="thread",
@@ -179,7 +177,7 @@ class ReplayOptions:
 
     @property
     def in_other_processes(self) -> bool:
-        return self.engine == "ray" or self.parallel == "process"
+        return self.engine != "local" or self.parallel == "process"
 
     @property
     def worker_kind(self) -> Parallel:
@@ -202,7 +200,7 @@ class ReplayOptions:
                 )
                 raise ConfigurationError(message=message)
             # an environment for a cluster may need what is not installed here
-            (environment_factory if self.engine == "ray" else try_environment)(self.environment)
+            (try_environment if self.engine == "local" else environment_factory)(self.environment)
         frame_key(self.frames)
         if self.align not in ALIGNMENTS:
             message = f"align is {self.align!r}, expected {', '.join(ALIGNMENTS)}"

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from rollbook.server.blobs.local import LocalBlobs
+from rollbook.server.blobs.file_blobs import LocalBlobs
 from rollbook.server.blobs.signing import Grant
 from tests.server.blob_servers import SECRET, Served, blob_server
 

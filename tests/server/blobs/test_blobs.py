@@ -23,7 +23,7 @@ from rollbook.errors import (
 )
 from rollbook.server.blobs.interface import BlobStore, PartInfo
 from rollbook.server.blobs.open import open_blobs
-from rollbook.server.blobs.s3 import s3_client
+from rollbook.server.blobs.s3_blobs import s3_client
 from rollbook.server.blobs.signing import Grant, UrlSigner
 from tests.server.blob_servers import (
     ACCESS_KEY,

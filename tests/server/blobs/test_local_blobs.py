@@ -20,8 +20,9 @@ from rollbook.errors import (
     InvalidBlobKey,
     UploadNotFound,
 )
+from rollbook.server import blobs as blobs_room
+from rollbook.server.blobs.file_blobs import LocalBlobs
 from rollbook.server.blobs.files import Incoming
-from rollbook.server.blobs.local import LocalBlobs
 from rollbook.server.blobs.open import open_blobs
 
 pytestmark = pytest.mark.anyio
@@ -277,7 +278,7 @@ async def test_a_store_whose_folder_is_gone_is_not_ready_and_not_empty(blobs: Lo
 _KILLED = """
 import asyncio, os, sys
 from pathlib import Path
-from rollbook.server.blobs.local import LocalBlobs
+from rollbook.server.blobs.file_blobs import LocalBlobs
 
 async def forever(value):
     for _ in range(40):
@@ -328,6 +329,21 @@ def test_a_file_url_names_the_folder_and_anything_else_is_explained(tmp_path: Pa
     ):
         with pytest.raises(ConfigurationError, match="blobs: "):
             open_blobs(url, secret=b"s")
+
+
+def test_a_backend_is_one_module_named_for_its_scheme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "def open_url(url, *, secret, s3_endpoint):\n    return url, secret, s3_endpoint\n"
+    (tmp_path / "gs_blobs.py").write_text(code)
+    (tmp_path / "az_blobs.py").write_text("import azure_is_not_installed\n")
+    monkeypatch.setattr(blobs_room, "__path__", [*blobs_room.__path__, str(tmp_path)])
+    opened: object = open_blobs("gs://bucket/x", secret=b"s")
+    assert opened == ("gs://bucket/x", b"s", None)
+    with pytest.raises(ConfigurationError, match="az:// needs azure_is_not_installed"):
+        open_blobs("az://bucket", secret=b"s")
+    with pytest.raises(ConfigurationError, match="one of file://, s3://, az://, gs://"):
+        open_blobs("ftp://host", secret=b"s")
 
 
 def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from rollbook.errors import BlobStoreUnavailable, ConfigurationError
 from rollbook.server.blobs.interface import BlobStore
 from rollbook.server.blobs.open import open_blobs
-from rollbook.server.blobs.s3 import s3_client
+from rollbook.server.blobs.s3_blobs import s3_client
 from tests.server.blob_servers import (
     ACCESS_KEY,
     BUCKET,

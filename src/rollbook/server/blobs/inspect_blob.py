@@ -15,9 +15,9 @@ from typing import TypeAlias
 
 from rollbook.errors import BlobStoreUnavailable
 from rollbook.server.blobs.confined_files import ConfinedFiles
+from rollbook.server.blobs.file_blobs import LocalBlobs
 from rollbook.server.blobs.files import disk_errors, info_of
 from rollbook.server.blobs.interface import BlobInfo, BlobStore, check_key
-from rollbook.server.blobs.local import LocalBlobs
 
 _THREADS = 4
 _AT_ONCE = 32

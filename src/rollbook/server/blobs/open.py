@@ -1,15 +1,18 @@
-"""Opening a blob store by its URL. The code of a store that is not used is not loaded."""
+"""Opening a blob store by its URL. The scheme names the module: `s3://…` is opened by `s3_blobs.py`.
+
+Such a module has a function `open_url`, which takes the same arguments as `open_blobs`. The module of a store that is
+not used is not loaded.
+"""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import cast
 
 from rollbook.errors import ConfigurationError
-from rollbook.server.blobs.interface import KEY, BlobStore
-
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+from rollbook.server import blobs
+from rollbook.server.blobs.interface import BlobStore
 
 
 def open_blobs(url: str, *, secret: bytes, s3_endpoint: str | None = None) -> BlobStore:
@@ -17,29 +20,24 @@ def open_blobs(url: str, *, secret: bytes, s3_endpoint: str | None = None) -> Bl
 
     S3 takes its credentials, region and endpoint from the usual `AWS_*` variables, and from where boto3 looks.
     """
-    split = urlsplit(url)
-    if split.scheme == "file" and split.netloc in ("", "localhost") and split.path:
-        from rollbook.server.blobs.local import LocalBlobs
-
-        return LocalBlobs(Path(unquote(split.path)), secret)
-    if split.scheme == "s3":
-        return _open_s3(split.netloc, split.path.strip("/"), s3_endpoint)
-    message = f"blobs: {url.split('://', 1)[0]!r} is not supported; expected file:///folder or s3://bucket/prefix"
-    raise ConfigurationError(message=message)
-
-
-def _open_s3(bucket: str, prefix: str, endpoint: str | None) -> BlobStore:
-    if not _BUCKET.fullmatch(bucket):
-        message = f"blobs: {bucket!r} is not the name of a bucket; expected s3://bucket/prefix"
-        raise ConfigurationError(message=message)
-    if prefix and not KEY.fullmatch(prefix):
+    scheme = url.split("://", 1)[0]
+    if scheme not in _schemes():
+        expected = ", ".join(f"{known}://" for known in _schemes())
         message = (
-            f"blobs: prefix {prefix!r} may have letters, digits, '.', '_' and '-' between slashes"
+            f"blobs: {scheme!r} is not supported; expected a URL that begins with one of {expected}"
         )
         raise ConfigurationError(message=message)
     try:
-        from rollbook.server.blobs.s3 import S3Blobs
-    except ImportError as missing:
-        message = "blobs: S3 needs boto3, which is not installed: pip install 'rollbook[server]'"
+        module = import_module(f"rollbook.server.blobs.{scheme}_blobs")
+    except ModuleNotFoundError as missing:
+        message = (
+            f"blobs: {scheme}:// needs {missing.name}, which is not installed: "
+            "pip install 'rollbook[server]'"
+        )
         raise ConfigurationError(message=message) from missing
-    return S3Blobs(bucket, prefix, endpoint)
+    return cast("BlobStore", module.open_url(url, secret=secret, s3_endpoint=s3_endpoint))
+
+
+def _schemes() -> list[str]:
+    names = [module.name for module in iter_modules(blobs.__path__)]
+    return [name.removesuffix("_blobs") for name in names if name.endswith("_blobs")]

@@ -23,9 +23,9 @@ from rollbook.errors import (
     BlobTooLarge,
     UploadNotFound,
 )
+from rollbook.server.blobs.file_blobs import LocalBlobs
 from rollbook.server.blobs.files import OpenBlob
 from rollbook.server.blobs.interface import BlobInfo, BlobStore, PutResult, content_disposition
-from rollbook.server.blobs.local import LocalBlobs
 from rollbook.server.blobs.signing import Grant, TokenRefused
 
 FindBlobs: TypeAlias = "Callable[[Request], BlobStore]"

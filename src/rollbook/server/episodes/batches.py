@@ -26,9 +26,9 @@ from rollbook.contracts.wire.batches import (
 from rollbook.contracts.wire.episodes import CreateEpisode, EpisodeCreated
 from rollbook.errors import InvalidValue
 from rollbook.server.accounts.callers import caller_of
+from rollbook.server.blobs.file_blobs import LocalBlobs
 from rollbook.server.blobs.files import disk_errors
 from rollbook.server.blobs.interface import BlobStore
-from rollbook.server.blobs.local import LocalBlobs
 from rollbook.server.context import Caller, ServerContext, base_url_of, context_of
 from rollbook.server.db.tables import new_id
 from rollbook.server.episodes.artifacts import check_artifacts, is_as_checked, write_checks

@@ -14,6 +14,7 @@ from rollbook.engines.tasks import (
     CLOSE_S,
     Deadline,
     Finished,
+    Pool,
     Start,
     Task,
     TaskFailure,
@@ -51,15 +52,20 @@ class _RayWorker:
         close_work(self._work)
 
 
-def check_ray() -> None:
+def check() -> None:
+    """Raises ConfigurationError when this engine cannot run here."""
     if find_spec("ray") is None:
         message = "engine='ray' needs Ray, which is not installed: pip install 'rollbook[ray]'"
         raise ConfigurationError(message=message)
 
 
+def open_pool(start: Start, workers: int) -> Pool:
+    return RayActors(start, workers)
+
+
 class RayActors:
     def __init__(self, start: Start, workers: int) -> None:
-        check_ray()
+        check()
         check_sendable(start)
         self.workers = workers
         self._ray: Any = importlib.import_module("ray")

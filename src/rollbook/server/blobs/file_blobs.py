@@ -21,6 +21,7 @@ from io import FileIO
 from itertools import islice
 from pathlib import Path
 from typing import ParamSpec, TypeAlias, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from rollbook.errors import (
     BlobExists,
@@ -72,6 +73,15 @@ _PART = re.compile(r"[0-9]{5}")
 _KEY_FILE = "key"
 _THREADS = 16
 _TRIES = 5
+
+
+def open_url(url: str, *, secret: bytes, s3_endpoint: str | None) -> LocalBlobs:
+    """`file:///folder`. `s3_endpoint` is for S3 alone."""
+    split = urlsplit(url)
+    if split.netloc not in ("", "localhost") or not split.path:
+        message = f"blobs: {url!r} is not a folder of this machine; expected file:///folder"
+        raise ConfigurationError(message=message)
+    return LocalBlobs(Path(unquote(split.path)), secret)
 
 
 class LocalBlobs:

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import logging
 import os
+import re
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,7 @@ from rollbook.errors import (
     UploadNotFound,
 )
 from rollbook.server.blobs.interface import (
+    KEY,
     BlobInfo,
     PartInfo,
     Parts,
@@ -49,6 +51,7 @@ from rollbook.server.blobs.interface import (
 
 T = TypeVar("T")
 
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _PART = 16 << 20
 """A smaller object is one request; a larger one is sent in parts of this size, so memory stays flat up to 160 GB."""
 _CHUNK = 1 << 20
@@ -61,6 +64,21 @@ _WRONG_PARTS = frozenset({"InvalidPart", "InvalidPartOrder", "EntityTooSmall"})
 for _name in ("boto3", "botocore", "urllib3"):
     # below this level they log signatures
     logging.getLogger(_name).setLevel(logging.INFO)
+
+
+def open_url(url: str, *, secret: bytes, s3_endpoint: str | None) -> S3Blobs:
+    """`s3://bucket/prefix`. `secret` is not needed: boto3 signs with the credentials of S3."""
+    split = urlsplit(url)
+    bucket, prefix = split.netloc, split.path.strip("/")
+    if not _BUCKET.fullmatch(bucket):
+        message = f"blobs: {bucket!r} is not the name of a bucket; expected s3://bucket/prefix"
+        raise ConfigurationError(message=message)
+    if prefix and not KEY.fullmatch(prefix):
+        message = (
+            f"blobs: prefix {prefix!r} may have letters, digits, '.', '_' and '-' between slashes"
+        )
+        raise ConfigurationError(message=message)
+    return S3Blobs(bucket, prefix, s3_endpoint)
 
 
 class S3Blobs:
