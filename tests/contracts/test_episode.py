@@ -20,7 +20,6 @@ from rollbook.contracts.episode import (
     FILE_NAMES,
     FINAL_STATUSES,
     ArtifactKind,
-    EpisodeRecord,
     check_typed_metadata,
     fits_slot,
 )
@@ -34,6 +33,7 @@ from rollbook.contracts.typed_metadata import (
     Twist,
     plain_metadata,
 )
+from rollbook.contracts.wire.episodes import EpisodeRecord
 from rollbook.errors import InvalidValue
 
 public = import_module("robotrace.types")

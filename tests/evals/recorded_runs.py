@@ -12,9 +12,9 @@ import numpy as np
 from gymnasium import spaces
 
 from rollbook.adapters.gymnasium import encode_rollout
-from rollbook.contracts.episode import EpisodeRecord
 from rollbook.contracts.npz import read_npz
 from rollbook.contracts.typed_metadata import plain_metadata
+from rollbook.contracts.wire.episodes import EpisodeRecord
 from rollbook.evals.baselines import Baseline
 from rollbook.scoring.outcomes import outcome_of
 

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from rollbook.contracts.episode import EpisodeRecord
 from rollbook.contracts.evals import EvalResult
+from rollbook.contracts.wire.episodes import EpisodeRecord
 from rollbook.errors import ConfigurationError, InvalidValue
 from rollbook.evals.baselines import Baseline
 from rollbook.evals.closed_loop import (

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollbook.contracts.episode import EpisodeRecord
 from rollbook.contracts.evals import RESULT_KEYS
 from rollbook.contracts.npz import read_npz
+from rollbook.contracts.wire.episodes import EpisodeRecord
 from rollbook.errors import InvalidValue
 from rollbook.evals.baselines import Baseline
 from rollbook.evals.open_loop import DISTANCE_KEY, Replay, replay_one

@@ -9,7 +9,7 @@ import av
 import numpy as np
 import pytest
 
-from rollbook.contracts.episode import EpisodeRecord
+from rollbook.contracts.wire.episodes import EpisodeRecord
 from rollbook.errors import ConfigurationError, InvalidValue
 from rollbook.evals.baselines import Baseline
 from rollbook.evals.open_loop import replay_one

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from rollbook.server.db.columns import new_id, now_us
 from rollbook.server.db.engine import Database, Tenant
-from rollbook.server.db.tables import new_id, now_us
 from rollbook.server.queries import EpisodeRow, Scope, create_organisation, create_user
 
 T = TypeVar("T")

@@ -20,15 +20,10 @@ from rollbook.client.recorded import RecordedCore
 from rollbook.client.recording import Recording, RecordingPlace
 from rollbook.client.spool import Spool
 from rollbook.client.uploads import OnProgress
-from rollbook.contracts.episode import (
-    ARTIFACT_KINDS,
-    ArtifactKind,
-    EpisodeRecord,
-    EpisodeSource,
-    FinalStatus,
-)
+from rollbook.contracts.episode import ARTIFACT_KINDS, ArtifactKind, EpisodeSource, FinalStatus
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.streams import Clocks
+from rollbook.contracts.wire.episodes import EpisodeRecord
 from rollbook.errors import ConfigurationError
 
 T = TypeVar("T")

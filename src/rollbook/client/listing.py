@@ -9,8 +9,7 @@ from urllib.parse import urlencode
 
 from rollbook.client.connection import Connection
 from rollbook.client.recorded import RecordedCore
-from rollbook.contracts.episode import EpisodeRecord
-from rollbook.contracts.wire.episodes import EpisodePage
+from rollbook.contracts.wire.episodes import EpisodePage, EpisodeRecord
 from rollbook.errors import ConfigurationError
 
 LARGEST_PAGE = 100

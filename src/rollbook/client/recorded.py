@@ -15,9 +15,10 @@ from rollbook.client.artifact_files import checked_kind
 from rollbook.client.cache import Cache, IncomingFile
 from rollbook.client.connection import Connection
 from rollbook.client.facade import Facade, awaiting, blocking
-from rollbook.contracts.episode import ArtifactKind, ArtifactRecord, EpisodeRecord
+from rollbook.contracts.episode import ArtifactKind
 from rollbook.contracts.npz import read_npz
 from rollbook.contracts.policy import PolicyRevision
+from rollbook.contracts.wire.episodes import ArtifactRecord, EpisodeRecord
 from rollbook.errors import APIError, NotFoundError, RateLimitError, RollbookError
 from rollbook.files import atomic_write
 

@@ -1,16 +1,12 @@
-"""Episode: the words that the SDK and the server share, and an episode as the server gives it back."""
+"""Episode: the words and limits that the SDK and the server share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePath
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
-import msgspec
-from msgspec import UNSET, UnsetType
-
-from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.typed_metadata import TYPED_METADATA, check_typed_metadata
 
 __all__ = [
@@ -25,8 +21,6 @@ __all__ = [
     "REPRODUCIBILITY",
     "TYPED_METADATA",
     "ArtifactKind",
-    "ArtifactRecord",
-    "EpisodeRecord",
     "EpisodeSource",
     "EpisodeStatus",
     "FinalStatus",
@@ -73,40 +67,3 @@ def fits_slot(path: str | PurePath, kind: ArtifactKind) -> bool:
     """False when the name of a file says that it is something else. Unknown names fit everywhere."""
     suffix = PurePath(path).suffix.lower()
     return suffix not in (_DATA_SUFFIXES if kind == "video" else _VIDEO_SUFFIXES)
-
-
-class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True):
-    kind: str
-    size: int | None = None
-    sha256: str | None = None
-    content_type: str | None = None
-    playable: bool | None = None
-    """Of a video: whether a browser can show it."""
-
-
-class EpisodeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One episode as `GET /api/episodes/{id}` answers. Later servers may say more; what is not said is None."""
-
-    id: str
-    status: str
-    name: str | None = None
-    source: str | None = None
-    robot: str | None = None
-    policy_version: str | None = None
-    env_version: str | None = None
-    git_sha: str | None = None
-    seed: int | None = None
-    fps: float | None = None
-    duration_s: float | None = None
-    failure_time_s: float | None = None
-    bytes_total: int | None = None
-    metadata: dict[str, Any] = {}
-    tags: list[str] = []
-    artifacts: list[ArtifactRecord] = []
-    created_at: str | None = None
-    updated_at: str | None = None
-    policy_revision: PolicyRevision | UnsetType = UNSET
-    """Unset, which is false, when the episode was recorded without one."""
-
-    def artifact(self, kind: ArtifactKind) -> ArtifactRecord | None:
-        return next((each for each in self.artifacts if each.kind == kind), None)

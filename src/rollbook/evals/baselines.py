@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 from numpy.typing import NDArray
 
-from rollbook.contracts.episode import ArtifactKind, EpisodeRecord
+from rollbook.contracts.episode import ArtifactKind
 from rollbook.contracts.npz import read_npz
 from rollbook.contracts.wire.batches import ArtifactsRead, EpisodesFound
+from rollbook.contracts.wire.episodes import EpisodeRecord
 from rollbook.errors import NotFoundError, RollbookError
 from rollbook.evals.server_calls import ask
 from rollbook.scoring.outcomes import outcome_of

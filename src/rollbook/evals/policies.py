@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from rollbook.contracts.episode import EpisodeRecord
 from rollbook.contracts.outcomes import OUTCOME_KEY
+from rollbook.contracts.wire.episodes import EpisodeRecord
 from rollbook.engines import expect
 from rollbook.errors import ConfigurationError
 

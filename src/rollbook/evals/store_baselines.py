@@ -15,8 +15,9 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from rollbook.contracts.episode import LONGEST_NAME, EpisodeRecord
+from rollbook.contracts.episode import LONGEST_NAME
 from rollbook.contracts.outcomes import OUTCOMES
+from rollbook.contracts.wire.episodes import EpisodeRecord
 from rollbook.errors import ConfigurationError
 from rollbook.evals.baselines import Baseline
 from rollbook.evals.counterfactual import (

@@ -19,8 +19,9 @@ from rollbook.client import Client
 from rollbook.client.bodies import create_body
 from rollbook.client.ingest import urls_by_kind
 from rollbook.client.runtime import finish
-from rollbook.contracts.episode import CONTENT_TYPES, ArtifactKind, EpisodeRecord
+from rollbook.contracts.episode import CONTENT_TYPES, ArtifactKind
 from rollbook.contracts.npz import write_npz
+from rollbook.contracts.wire.episodes import EpisodeRecord
 from rollbook.errors import ConfigurationError
 from rollbook.evals.server_calls import create_episodes, finalize_episodes
 from rollbook.evals.store_baselines import ROLLOUT_METADATA, StoreBaselines

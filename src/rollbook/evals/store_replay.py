@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.contracts.episode import EpisodeRecord
 from rollbook.contracts.evals import LONGEST_ERROR, EvalResult
+from rollbook.contracts.wire.episodes import EpisodeRecord
 from rollbook.errors import ConfigurationError
 from rollbook.evals.counterfactual import (
     ChainVerdict,

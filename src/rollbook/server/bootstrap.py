@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from rollbook.errors import AlreadyTaken
 from rollbook.server.accounts.keys import hash_of, new_api_key
+from rollbook.server.db.columns import new_id, now_us
 from rollbook.server.db.engine import Database, Tenant
-from rollbook.server.db.tables import new_id, now_us
 from rollbook.server.queries import (
     Scope,
     UserRow,

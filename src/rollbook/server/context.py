@@ -19,8 +19,8 @@ from starlette.requests import Request
 
 from rollbook.errors import KeyRevoked
 from rollbook.server.blobs.interface import BlobStore
+from rollbook.server.db.columns import now_us
 from rollbook.server.db.engine import Database, Tenant
-from rollbook.server.db.tables import now_us
 from rollbook.server.http.limits import AttemptLimits, RateLimits
 from rollbook.server.http.responses import Problem
 from rollbook.server.logs import Log

@@ -11,8 +11,8 @@ from rollbook.errors import ConfigurationError
 from rollbook.server.accounts.keys import hash_of
 from rollbook.server.accounts.password_reset import RESET_LINK_LASTS_S, reset_password
 from rollbook.server.bootstrap import bootstrap
+from rollbook.server.db.columns import new_id, now_us
 from rollbook.server.db.engine import NOBODY, Database, Tenant
-from rollbook.server.db.tables import new_id, now_us
 from rollbook.server.queries import (
     Scope,
     create_user,

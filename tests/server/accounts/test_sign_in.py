@@ -17,9 +17,9 @@ from rollbook.server.accounts.passwords import checked_password
 from rollbook.server.accounts.roles import ACTIONS, KEYS_MAY, PEOPLE_MAY, Action, may, require
 from rollbook.server.bootstrap import Bootstrapped, bootstrap
 from rollbook.server.context import Caller
+from rollbook.server.db.columns import now_us
 from rollbook.server.db.engine import Tenant
 from rollbook.server.db.open import open_database
-from rollbook.server.db.tables import now_us
 from rollbook.server.http.responses import Problem
 from rollbook.server.queries import ROLES, Scope
 from rollbook.server.settings import Settings

@@ -9,8 +9,8 @@ import pytest
 
 from rollbook.server.db import checks as database_checks
 from rollbook.server.db.checks import examine_database
+from rollbook.server.db.columns import now_us
 from rollbook.server.db.sqlite import SqliteDatabase
-from rollbook.server.db.tables import now_us
 from tests.server.postgres_cluster import PostgresCluster
 
 

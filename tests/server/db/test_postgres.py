@@ -12,10 +12,10 @@ import sqlalchemy as sa
 
 from rollbook.errors import DatabaseUnavailable
 from rollbook.server.db import tables
+from rollbook.server.db.columns import new_id
 from rollbook.server.db.engine import NOBODY, Database
 from rollbook.server.db.open import postgres_url
 from rollbook.server.db.postgres import PostgresDatabase
-from rollbook.server.db.tables import new_id
 from tests.server.postgres_cluster import PostgresCluster
 
 _SELF = sa.text("SELECT pg_backend_pid()")

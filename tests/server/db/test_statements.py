@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from rollbook.errors import InvalidText
 from rollbook.server.db import statements, tables
+from rollbook.server.db.columns import new_id
 from rollbook.server.db.engine import NOBODY, Database, Tenant
-from rollbook.server.db.tables import new_id
 from rollbook.server.queries import create_organisation
 
 

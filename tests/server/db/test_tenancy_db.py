@@ -18,12 +18,13 @@ import sqlalchemy as sa
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.errors import RollbookError
 from rollbook.server.db import tables
+from rollbook.server.db.columns import new_id
 from rollbook.server.db.engine import NOBODY, Database, Tenant
 from rollbook.server.db.migrate import migrate
 from rollbook.server.db.open import open_database, postgres_url
 from rollbook.server.db.postgres import PostgresDatabase
 from rollbook.server.db.sqlite import SqliteDatabase, sqlite_engine
-from rollbook.server.db.tables import TENANT_TABLES, new_id
+from rollbook.server.db.tables import TENANT_TABLES
 from rollbook.server.queries import (
     ArtifactRow,
     DeliveryRow,

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from rollbook.server.db.columns import new_id
 from rollbook.server.db.engine import Database
-from rollbook.server.db.tables import new_id
 from rollbook.server.episodes.batches import SMALL_BYTES
 from rollbook.server.queries import EpisodeFilter
 from tests.server.campaigns import Campaigner, campaigner

@@ -19,8 +19,8 @@ from rollbook.contracts.policy import (
 )
 from rollbook.contracts.wire.limits import LONGEST_INDEXED, LONGEST_POLICY_FAMILY
 from rollbook.errors import ConflictingRevision, InvalidText
+from rollbook.server.db.columns import new_id
 from rollbook.server.db.engine import Database
-from rollbook.server.db.tables import new_id
 from rollbook.server.queries import EpisodeFilter
 from tests.server.campaigns import Campaigner, campaigner
 from tests.server.fixtures import StartServer

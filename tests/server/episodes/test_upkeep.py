@@ -12,8 +12,8 @@ import pytest
 
 from rollbook.server.blobs.open import open_blobs
 from rollbook.server.context import ServerContext
+from rollbook.server.db.columns import new_id, now_us
 from rollbook.server.db.engine import Database
-from rollbook.server.db.tables import new_id, now_us
 from rollbook.server.episodes.upkeep import UpkeepDone, do_upkeep, keep_up
 from rollbook.server.episodes.uploads import slot
 from rollbook.server.metrics import NoMetrics

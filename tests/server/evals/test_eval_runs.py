@@ -11,8 +11,8 @@ import pytest
 
 from rollbook.contracts.evals import RESULT_KEYS
 from rollbook.contracts.gate import Gate
+from rollbook.server.db.columns import new_id
 from rollbook.server.db.engine import Database
-from rollbook.server.db.tables import new_id
 from rollbook.server.queries import EvalRunFilter, NewResult, Scope
 from tests.server.campaigns import Campaigner, campaigner
 from tests.server.fixtures import StartServer

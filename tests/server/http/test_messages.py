@@ -10,9 +10,13 @@ import pytest
 
 import rollbook
 from rollbook.app import create_app
-from rollbook.contracts.episode import ArtifactRecord, EpisodeRecord
 from rollbook.contracts.policy import PolicyRevision
-from rollbook.contracts.wire.episodes import ArtifactAnswer, EpisodeAnswer
+from rollbook.contracts.wire.episodes import (
+    ArtifactAnswer,
+    ArtifactRecord,
+    EpisodeAnswer,
+    EpisodeRecord,
+)
 from rollbook.server.http.openapi import LeanRoute
 from rollbook.server.settings import Settings
 

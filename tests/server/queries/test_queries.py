@@ -20,8 +20,8 @@ from rollbook.errors import (
     Refusal,
 )
 from rollbook.server.db import tables
+from rollbook.server.db.columns import now_us
 from rollbook.server.db.engine import Database, Tenant
-from rollbook.server.db.tables import now_us
 from rollbook.server.episodes.quotas import checked_quota
 from rollbook.server.queries import DoomedObject, EpisodeFilter, Scope
 from rollbook.server.settings import Settings

@@ -10,8 +10,8 @@ import pytest
 
 from rollbook.errors import AlreadyTaken, Refusal
 from rollbook.server import queries
+from rollbook.server.db.columns import new_id, now_us
 from rollbook.server.db.engine import NOBODY, Database, Tenant
-from rollbook.server.db.tables import new_id, now_us
 from tests.server.tenants import Organisation, in_seconds, new_organisation
 
 UNSTORABLE = ["\x00", "\ud800", "a\x00@b.org"]

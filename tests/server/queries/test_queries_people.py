@@ -18,6 +18,7 @@ from rollbook.errors import (
     Refusal,
 )
 from rollbook.server.db import tables
+from rollbook.server.db.columns import new_id
 from rollbook.server.db.engine import NOBODY, Database, Tenant
 from rollbook.server.queries import (
     Scope,
@@ -36,7 +37,7 @@ def org(shared_database: Database) -> Organisation:
 
 
 def someone(org: Organisation) -> str:
-    email = f"{tables.new_id()}@example.org"
+    email = f"{new_id()}@example.org"
     return org.database.write_now(NOBODY, lambda connection: create_user(connection, email)).id
 
 
@@ -161,7 +162,7 @@ def by_hash(org: Organisation, token_hash: str) -> Any:
 
 
 def test_an_invitation_is_accepted_once(org: Organisation) -> None:
-    token_hash = tables.new_id()
+    token_hash = new_id()
     sent = invited(org, token_hash, invited_by=org.owner_id)
     assert sent.email == "new@example.org"
     assert by_hash(org, token_hash) == sent == org.read(lambda scope: scope.invitations())[0]
@@ -175,10 +176,10 @@ def test_an_invitation_is_accepted_once(org: Organisation) -> None:
 
 
 def test_an_invitation_that_is_late_or_revoked_is_worth_nothing(org: Organisation) -> None:
-    late = invited(org, late_hash := tables.new_id(), expires_at_us=in_seconds(-1))
+    late = invited(org, late_hash := new_id(), expires_at_us=in_seconds(-1))
     assert by_hash(org, late_hash) is None
     assert org.write(lambda scope: scope.accept_invitation(late.id, org.owner_id)) is None
-    revoked = invited(org, revoked_hash := tables.new_id())
+    revoked = invited(org, revoked_hash := new_id())
     assert org.write(lambda scope: scope.revoke_invitation(revoked.id))
     assert not org.write(lambda scope: scope.revoke_invitation(revoked.id))
     assert by_hash(org, revoked_hash) is None
@@ -196,7 +197,7 @@ def test_what_is_no_address_is_refused(org: Organisation, email: Any) -> None:
 
 
 def test_keys_are_listed_the_newest_first_and_stay_when_revoked(org: Organisation) -> None:
-    first, second = tables.new_id()[-10:], tables.new_id()[-10:]
+    first, second = new_id()[-10:], new_id()[-10:]
     org.at(1000, lambda scope: scope.create_key(first, "h1", label="robot"))
     org.at(2000, lambda scope: scope.create_key(second, "h2", prefix="rb", created_by="u"))
     gone = org.at(3000, lambda scope: scope.revoke_key(first))
@@ -212,7 +213,7 @@ def test_keys_are_listed_the_newest_first_and_stay_when_revoked(org: Organisatio
 
 def test_a_key_id_is_given_once_in_the_whole_server(org: Organisation) -> None:
     other = new_organisation(org.database)
-    key_id = tables.new_id()[-10:]
+    key_id = new_id()[-10:]
     org.write(lambda scope: scope.create_key(key_id, "h"))
     with pytest.raises(AlreadyTaken, match="key"):
         other.write(lambda scope: scope.create_key(key_id, "h"))

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from rollbook.server.db.columns import new_id
 from rollbook.server.db.engine import Database
-from rollbook.server.db.tables import new_id
 from rollbook.server.queries import Scope
 from rollbook.server.webhooks.addresses import AddressRefused, checked_url, is_public
 from tests.server.campaigns import Campaigner, campaigner

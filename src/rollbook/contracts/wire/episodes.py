@@ -134,6 +134,45 @@ class EpisodeAnswer(Struct, frozen=True):
     """Absent when the episode was recorded without one."""
 
 
+class ArtifactRecord(Struct, frozen=True, kw_only=True):
+    """`ArtifactAnswer` as the SDK reads it."""
+
+    kind: str
+    size: int | None = None
+    sha256: str | None = None
+    content_type: str | None = None
+    playable: bool | None = None
+    """Of a video: whether a browser can show it."""
+
+
+class EpisodeRecord(Struct, frozen=True, kw_only=True):
+    """`EpisodeAnswer` as the SDK reads it. Servers may send fewer fields, or more; a field that is not sent is None."""
+
+    id: str
+    status: str
+    name: str | None = None
+    source: str | None = None
+    robot: str | None = None
+    policy_version: str | None = None
+    env_version: str | None = None
+    git_sha: str | None = None
+    seed: int | None = None
+    fps: float | None = None
+    duration_s: float | None = None
+    failure_time_s: float | None = None
+    bytes_total: int | None = None
+    metadata: dict[str, Any] = {}
+    tags: list[str] = []
+    artifacts: list[ArtifactRecord] = []
+    created_at: str | None = None
+    updated_at: str | None = None
+    policy_revision: PolicyRevision | UnsetType = UNSET
+    """Unset, which is false, when the episode was recorded without one."""
+
+    def artifact(self, kind: ArtifactKind) -> ArtifactRecord | None:
+        return next((each for each in self.artifacts if each.kind == kind), None)
+
+
 class EpisodePage(Struct, Generic[E], frozen=True):
     """The SDK reads `EpisodePage[EpisodeRecord]`: a record leaves out what the SDK does not show."""
 

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from rollbook.errors import ConfigurationError
 from rollbook.server.accounts.keys import hash_of
+from rollbook.server.db.columns import now_us
 from rollbook.server.db.engine import NOBODY, Database, Tenant
-from rollbook.server.db.tables import now_us
 from rollbook.server.queries import (
     Scope,
     create_sign_in_link,

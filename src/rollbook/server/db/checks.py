@@ -11,11 +11,12 @@ import sqlalchemy as sa
 
 from rollbook.contracts.findings import Finding
 from rollbook.errors import RollbookError
+from rollbook.server.db.columns import now_us
 from rollbook.server.db.engine import NOBODY, Database
 from rollbook.server.db.migrate import HEAD, current_revision
 from rollbook.server.db.open import open_database
 from rollbook.server.db.sqlite import sqlite_path
-from rollbook.server.db.tables import TENANT_TABLES, now_us
+from rollbook.server.db.tables import TENANT_TABLES
 
 _MOST_SKEW_S = 5
 

@@ -30,7 +30,7 @@ from rollbook.server.blobs.file_blobs import LocalBlobs
 from rollbook.server.blobs.files import disk_errors
 from rollbook.server.blobs.interface import BlobStore
 from rollbook.server.context import Caller, ServerContext, base_url_of, context_of
-from rollbook.server.db.tables import new_id
+from rollbook.server.db.columns import new_id
 from rollbook.server.episodes.artifacts import check_artifacts, is_as_checked, write_checks
 from rollbook.server.episodes.messages import (
     found_answer,

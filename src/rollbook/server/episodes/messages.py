@@ -17,7 +17,7 @@ from rollbook.contracts.wire.episodes import (
     FinalizeEpisode,
     Otel,
 )
-from rollbook.server.db.rows import EpisodeRow
+from rollbook.server.db.episode_tables import EpisodeRow
 from rollbook.server.http.responses import answer_from_row, wire_time
 
 

@@ -27,7 +27,7 @@ from rollbook.digest import digest_of
 from rollbook.errors import EpisodeArchived
 from rollbook.server.accounts.callers import caller_of
 from rollbook.server.context import Caller, ServerContext, base_url_of, context_of
-from rollbook.server.db.tables import new_id
+from rollbook.server.db.columns import new_id
 from rollbook.server.episodes.artifacts import (
     remove_blobs,
 )

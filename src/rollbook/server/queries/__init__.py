@@ -8,7 +8,26 @@ An id that is unknown and an id of somebody else give the same answer: None, Fal
 
 from __future__ import annotations
 
-from rollbook.server.db.eval_rows import (
+from rollbook.server.db.account_tables import (
+    AuditRow,
+    DeviceLoginRow,
+    InvitationRow,
+    KeyRow,
+    MemberRow,
+    MembershipRow,
+    OrganisationRow,
+    SessionRow,
+    UserRow,
+)
+from rollbook.server.db.episode_tables import (
+    ArtifactRow,
+    DoomedObject,
+    EpisodeRow,
+    PartRow,
+    UploadRow,
+    Usage,
+)
+from rollbook.server.db.eval_tables import (
     DeliveryRow,
     EvalResultRow,
     EvalRunHead,
@@ -16,23 +35,6 @@ from rollbook.server.db.eval_rows import (
     ScenarioRow,
     Standing,
     WebhookRow,
-)
-from rollbook.server.db.rows import (
-    ArtifactRow,
-    AuditRow,
-    DeviceLoginRow,
-    DoomedObject,
-    EpisodeRow,
-    InvitationRow,
-    KeyRow,
-    MemberRow,
-    MembershipRow,
-    OrganisationRow,
-    PartRow,
-    SessionRow,
-    UploadRow,
-    Usage,
-    UserRow,
 )
 from rollbook.server.queries.accounts import (
     consume_device_login,

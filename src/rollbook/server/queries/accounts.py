@@ -14,8 +14,7 @@ import sqlalchemy as sa
 from rollbook.contracts.wire.limits import LONGEST_TEXT
 from rollbook.errors import AlreadyTaken
 from rollbook.server.db import statements, tables
-from rollbook.server.db.rows import (
-    AnyRow,
+from rollbook.server.db.account_tables import (
     DeviceLoginRow,
     InvitationRow,
     KeyRow,
@@ -23,9 +22,9 @@ from rollbook.server.db.rows import (
     OrganisationRow,
     SessionRow,
     UserRow,
-    row_as,
 )
-from rollbook.server.db.tables import new_id, now_us
+from rollbook.server.db.columns import new_id, now_us
+from rollbook.server.db.rows import AnyRow, row_as
 from rollbook.server.db.value_checks import checked_text, is_storable
 from rollbook.server.queries.people import LONGEST_LABEL, checked_email
 

@@ -10,16 +10,10 @@ import sqlalchemy as sa
 from rollbook.contracts.wire.limits import LONGEST_INDEXED, LONGEST_TEXT, MOST_PARTS
 from rollbook.errors import InvalidValue
 from rollbook.server.db import statements, tables
-from rollbook.server.db.rows import (
-    ArtifactRow,
-    DoomedObject,
-    PartRow,
-    UploadRow,
-    Usage,
-    row_as,
-)
+from rollbook.server.db.columns import new_id
+from rollbook.server.db.episode_tables import ArtifactRow, DoomedObject, PartRow, UploadRow, Usage
+from rollbook.server.db.rows import row_as
 from rollbook.server.db.statements import upsert
-from rollbook.server.db.tables import new_id
 from rollbook.server.db.value_checks import checked_choice, checked_text, checked_whole, is_storable
 from rollbook.server.queries.scope import TenantScope
 

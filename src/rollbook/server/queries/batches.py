@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from rollbook.contracts.policy import PolicyRevision, revision_identity
 from rollbook.errors import ConflictingRevision, InvalidNumber, InvalidText, InvalidValue
 from rollbook.server.db import statements, tables
+from rollbook.server.db.columns import WholeNumber
 from rollbook.server.db.engine import to_json
-from rollbook.server.db.rows import EpisodeRow
+from rollbook.server.db.episode_tables import EpisodeRow
 from rollbook.server.db.value_checks import is_storable
 from rollbook.server.queries.artifacts import as_artifact
 from rollbook.server.queries.episodes import EpisodeQueries, RequestedArtifact
@@ -63,7 +64,7 @@ class BatchQueries(EpisodeQueries):
     def _insert_many(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
         """PostgreSQL receives them as one JSON text, in a third of the time of single statements."""
         if rows and self._is_postgres:
-            whole = [name for name in rows[0] if isinstance(table.c[name].type, tables.WholeNumber)]
+            whole = [name for name in rows[0] if isinstance(table.c[name].type, WholeNumber)]
             told = [{**row, **{name: _digits(row[name]) for name in whole}} for row in rows]
             self._connection.execute(_insert_of(table, tuple(rows[0])), {"rows": to_json(told)})
         else:

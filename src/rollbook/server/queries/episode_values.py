@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from rollbook.contracts.episode import LONGEST_NAME, LONGEST_ROBOT
+import sqlalchemy as sa
+
+from rollbook.contracts.episode import EPISODE_SOURCES, FINAL_STATUSES, LONGEST_NAME, LONGEST_ROBOT
+from rollbook.contracts.wire.episodes import CreateEpisode, FinalizeEpisode
 from rollbook.contracts.wire.limits import LONGEST_INDEXED, LONGEST_TAG, MOST_TAGS
 from rollbook.errors import InvalidValue
-from rollbook.server.db.tables import new_id
+from rollbook.server.db import tables
+from rollbook.server.db.columns import WholeNumber, new_id
 from rollbook.server.db.value_checks import (
     checked_choice,
     checked_object,
@@ -17,10 +21,7 @@ from rollbook.server.db.value_checks import (
     checked_whole,
 )
 
-SOURCES = ("real", "sim", "replay")
-FINAL_STATUSES = ("ready", "failed")
-STATUSES = ("recording", *FINAL_STATUSES, "archived")
-LONGEST = {"name": LONGEST_NAME, "robot": LONGEST_ROBOT}
+_LONGEST = {"name": LONGEST_NAME, "robot": LONGEST_ROBOT}
 """Characters; other texts of an episode may have LONGEST_INDEXED."""
 _GREATEST_SEED = 10**40
 
@@ -28,7 +29,7 @@ _Check = Callable[[str, object], Any]
 
 
 def _text(field: str, value: object) -> str:
-    return checked_text("episode", field, value, LONGEST.get(field, LONGEST_INDEXED))
+    return checked_text("episode", field, value, _LONGEST.get(field, LONGEST_INDEXED))
 
 
 def _real(field: str, value: object) -> float:
@@ -48,7 +49,7 @@ def _object(field: str, value: object) -> dict[str, Any]:
 
 
 def _source(field: str, value: object) -> str:
-    return checked_choice("episode", field, value, SOURCES)
+    return checked_choice("episode", field, value, EPISODE_SOURCES)
 
 
 def _final_status(field: str, value: object) -> str:
@@ -69,29 +70,28 @@ def _tags(field: str, value: object) -> list[str]:
     return tags
 
 
-_WHEN_NEW: dict[str, _Check] = {
-    "id": _text,
-    "name": _text,
-    "source": _source,
-    "robot": _text,
-    "policy_version": _text,
-    "env_version": _text,
-    "git_sha": _text,
-    "seed": _seed,
-    "fps": _real,
-    "metadata": _object,
-    "tags": _tags,
-    "created_by": _text,
+_BY_TYPE: dict[type, _Check] = {
+    sa.Text: _text,
+    sa.Double: _real,
+    sa.BigInteger: _size,
+    WholeNumber: _seed,
+    sa.JSON: _object,
 }
-_WHEN_FINAL: dict[str, _Check] = {
-    "status": _final_status,
-    "duration_s": _real,
-    "fps": _real,
-    "bytes_total": _size,
-    "failure_time_s": _real,
-    "metadata": _object,
-    "tags": _tags,
-}
+_BY_NAME: dict[str, _Check] = {"source": _source, "status": _final_status, "tags": _tags}
+
+
+def _checks(*names: str) -> dict[str, _Check]:
+    """The check of every name that is a column: its own, or else the check of its type."""
+    columns = tables.episodes.c
+    return {
+        name: _BY_NAME.get(name) or _BY_TYPE[type(columns[name].type)]
+        for name in names
+        if name in columns
+    }
+
+
+_WHEN_NEW = _checks("id", *CreateEpisode.__struct_fields__, "created_by")
+_WHEN_FINAL = _checks(*FinalizeEpisode.__struct_fields__)
 
 
 def checked_episode(values: Mapping[str, Any]) -> dict[str, Any]:

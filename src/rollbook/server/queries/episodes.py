@@ -14,7 +14,8 @@ from rollbook.contracts.policy import PolicyRevision
 from rollbook.errors import EpisodeArchived, IdempotencyConflict
 from rollbook.server.db import statements, tables
 from rollbook.server.db.engine import to_json
-from rollbook.server.db.rows import AnyRow, ArtifactRow, DoomedObject, EpisodeRow, Usage, row_as
+from rollbook.server.db.episode_tables import ArtifactRow, DoomedObject, EpisodeRow, Usage
+from rollbook.server.db.rows import AnyRow, row_as
 from rollbook.server.db.value_checks import checked_text
 from rollbook.server.queries.artifacts import ArtifactQueries
 from rollbook.server.queries.episode_values import (

@@ -14,10 +14,11 @@ from rollbook.contracts.evals import RESULT_STATUSES, RUN_STATUSES
 from rollbook.digest import digest_of
 from rollbook.errors import IdempotencyConflict
 from rollbook.server.db import statements, tables
+from rollbook.server.db.columns import new_id
 from rollbook.server.db.engine import to_json
-from rollbook.server.db.eval_rows import EvalResultRow, EvalRunHead, EvalRunRow
-from rollbook.server.db.rows import AnyRow, DoomedObject, row_as
-from rollbook.server.db.tables import new_id
+from rollbook.server.db.episode_tables import DoomedObject
+from rollbook.server.db.eval_tables import EvalResultRow, EvalRunHead, EvalRunRow
+from rollbook.server.db.rows import AnyRow, row_as
 from rollbook.server.db.value_checks import checked_choice, checked_text, checked_whole, is_storable
 from rollbook.server.http.cursors import cursor_at, place_of
 from rollbook.server.queries.episodes import LONGEST_IDEMPOTENCY_KEY

@@ -10,7 +10,8 @@ import sqlalchemy as sa
 
 from rollbook.errors import RollbookError
 from rollbook.server.db import statements, tables
-from rollbook.server.db.rows import AnyRow, ArtifactRow, DoomedObject, EpisodeRow, row_as
+from rollbook.server.db.episode_tables import ArtifactRow, DoomedObject, EpisodeRow
+from rollbook.server.db.rows import AnyRow, row_as
 from rollbook.server.db.value_checks import is_storable
 from rollbook.server.queries.artifacts import check_artifact
 from rollbook.server.queries.batches import BatchQueries

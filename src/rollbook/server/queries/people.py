@@ -10,15 +10,15 @@ import sqlalchemy as sa
 from rollbook.contracts.wire.limits import LONGEST_EMAIL, LONGEST_INDEXED
 from rollbook.errors import AlreadyTaken, InvalidText, LastOwner
 from rollbook.server.db import tables
-from rollbook.server.db.rows import (
+from rollbook.server.db.account_tables import (
     AuditRow,
     InvitationRow,
     KeyRow,
     MemberRow,
     OrganisationRow,
-    row_as,
 )
-from rollbook.server.db.tables import new_id
+from rollbook.server.db.columns import new_id
+from rollbook.server.db.rows import row_as
 from rollbook.server.db.value_checks import (
     checked_choice,
     checked_object,

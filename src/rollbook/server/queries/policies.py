@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from rollbook.contracts.policy import PolicyRevision, merged, revision_conflict
 from rollbook.contracts.wire.limits import LONGEST_INDEXED, LONGEST_POLICY_FAMILY
 from rollbook.server.db import tables
-from rollbook.server.db.tables import new_id
+from rollbook.server.db.columns import new_id
 from rollbook.server.db.value_checks import checked_object, checked_text
 from rollbook.server.queries.scope import TenantScope
 

@@ -8,8 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from rollbook.server.db import statements
+from rollbook.server.db.columns import now_us
 from rollbook.server.db.rows import AnyRow
-from rollbook.server.db.tables import now_us
 
 
 class TenantScope:

@@ -23,13 +23,14 @@ import sqlalchemy as sa
 from msgspec import UNSET
 from sqlalchemy.sql.operators import custom_op
 
+from rollbook.contracts.episode import EPISODE_SOURCES, EPISODE_STATUSES
 from rollbook.digest import digest_of
 from rollbook.errors import InvalidValue
 from rollbook.server.db import tables
-from rollbook.server.db.rows import AnyRow, ArtifactRow, EpisodeRow, row_as, rows_as
+from rollbook.server.db.episode_tables import ArtifactRow, EpisodeRow
+from rollbook.server.db.rows import AnyRow, row_as, rows_as
 from rollbook.server.db.value_checks import checked_choice, checked_whole, is_storable
 from rollbook.server.queries.artifacts import KINDS
-from rollbook.server.queries.episode_values import SOURCES, STATUSES
 from rollbook.server.queries.episodes import EpisodeQueries
 from rollbook.server.queries.search_terms import Scalar, tag_term, value_terms
 
@@ -64,9 +65,9 @@ class EpisodeFilter:
 
     def __post_init__(self) -> None:
         if self.status is not None:
-            checked_choice("search", "status", self.status, STATUSES)
+            checked_choice("search", "status", self.status, EPISODE_STATUSES)
         if self.source is not None:
-            checked_choice("search", "source", self.source, SOURCES)
+            checked_choice("search", "source", self.source, EPISODE_SOURCES)
         for moment in ("created_after_us", "created_before_us"):
             if getattr(self, moment) is not None:
                 checked_whole("search", moment, getattr(self, moment))

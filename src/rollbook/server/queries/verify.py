@@ -12,10 +12,11 @@ from rollbook.contracts.outcomes import OUTCOMES
 from rollbook.contracts.wire.limits import LONGEST_INDEXED, LONGEST_SCENARIO_NAME
 from rollbook.digest import digest_of
 from rollbook.server.db import tables
-from rollbook.server.db.eval_rows import ScenarioRow, Standing
-from rollbook.server.db.rows import AnyRow, DoomedObject, row_as
+from rollbook.server.db.columns import new_id
+from rollbook.server.db.episode_tables import DoomedObject
+from rollbook.server.db.eval_tables import ScenarioRow, Standing
+from rollbook.server.db.rows import AnyRow, row_as
 from rollbook.server.db.statements import upsert
-from rollbook.server.db.tables import new_id
 from rollbook.server.db.value_checks import checked_choice, checked_text, checked_whole, is_storable
 from rollbook.server.http.cursors import cursor_at, place_of
 from rollbook.server.queries.evals import EvalQueries

@@ -9,9 +9,9 @@ import sqlalchemy as sa
 
 from rollbook.digest import digest_of
 from rollbook.server.db import tables
-from rollbook.server.db.eval_rows import DeliveryRow, WebhookRow
+from rollbook.server.db.columns import new_id
+from rollbook.server.db.eval_tables import DeliveryRow, WebhookRow
 from rollbook.server.db.rows import row_as
-from rollbook.server.db.tables import new_id
 from rollbook.server.db.value_checks import checked_whole, is_storable
 from rollbook.server.http.cursors import cursor_at, place_of
 from rollbook.server.queries.scope import TenantScope

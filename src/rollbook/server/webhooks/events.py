@@ -8,8 +8,8 @@ import msgspec
 
 from rollbook.contracts.decision import Rollup, read_summary
 from rollbook.contracts.wire.webhooks import EVENTS, DecisionTold, EvalRunEnded, WebhookMessage
+from rollbook.server.db.columns import now_us
 from rollbook.server.db.engine import to_json
-from rollbook.server.db.tables import now_us
 from rollbook.server.http.responses import answer_from_row, wire_time
 from rollbook.server.queries import EvalRunRow, Scope
 from rollbook.server.settings import Settings

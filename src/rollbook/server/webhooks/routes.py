@@ -23,7 +23,7 @@ from rollbook.server.accounts.audit import note
 from rollbook.server.accounts.callers import caller_of
 from rollbook.server.accounts.roles import require
 from rollbook.server.context import ServerContext, context_of
-from rollbook.server.db.tables import new_id
+from rollbook.server.db.columns import new_id
 from rollbook.server.db.value_checks import checked_text
 from rollbook.server.http.listing import listing_of, page_parameters
 from rollbook.server.http.openapi import LeanRoute, route
