@@ -9,8 +9,8 @@
         --policy my_pkg.policies:v4 --candidate-version pap-v4.0.0-${{ github.sha }}
         --environment my_pkg.sim:make_env --junit replay.xml
 
-It ends as `rollbook replay run --gate` does: 0 ship, 1 hold, 2 something is wrong with the call, 3 infrastructure. Only
-the last says nothing about the candidate, so that it is tried once more before the job fails.
+The exit codes are those of `rollbook replay run --gate`: 0 ship, 1 hold, 2 wrong usage, 3 infrastructure. A failure of
+the infrastructure says nothing about the candidate, so the replay is tried once more before the job fails.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ SHIP, HOLD, USAGE, INFRASTRUCTURE = range(4)
 MEANING = {
     SHIP: "the candidate ships",
     HOLD: "the candidate is held; the reasons are above",
-    USAGE: "the call is wrong; nothing was decided",
-    INFRASTRUCTURE: "server or network failed; nothing was decided, run the job again",
+    USAGE: "wrong usage; nothing was decided",
+    INFRASTRUCTURE: "the server or the network failed; nothing was decided, run the job again",
 }
 
 
@@ -56,21 +56,23 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--policy", required=True, help="the candidate, module:attr")
     parser.add_argument("--candidate-version", required=True)
     parser.add_argument("--baseline-version", required=True, help="the policy in production")
-    parser.add_argument("--tag", help="only its episodes with this tag")
-    parser.add_argument("--most", type=int, default=200, help="episodes, the newest first")
+    parser.add_argument("--tag", help="only episodes with this tag")
+    parser.add_argument(
+        "--most", type=int, default=200, help="maximum number of episodes, newest first"
+    )
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument(
         "--environment", help="module:attr that makes the environment: outcomes are measured"
     )
     how.add_argument("--store", help="rollout store that the episodes were logged from")
-    parser.add_argument("--gate-file", help="what has to be shown, JSON or TOML")
-    parser.add_argument("--junit", help="write a test report here")
+    parser.add_argument("--gate-file", help="gate, as JSON or TOML")
+    parser.add_argument("--junit", help="JUnit report to write")
     parser.add_argument("--workers", default="2")
     return parser.parse_args()
 
 
 def baselines(asked: argparse.Namespace) -> list[str]:
-    """What was recorded with the policy in production and came to an end."""
+    """Ids of the finished episodes that the policy in production recorded."""
     with Client(verbose=False) as client:
         found = client.episodes(
             policy_version=asked.baseline_version, tag=asked.tag, status="ready", limit=asked.most

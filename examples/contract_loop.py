@@ -48,7 +48,7 @@ def revision(number: int) -> PolicyRevision:
 
 
 def record(rollouts: int, seed: int) -> RolloutTable:
-    """What a fleet of workers would send: columns, and where each rollout begins."""
+    """Columns as workers would send them, and where each rollout begins."""
     rng = np.random.default_rng(seed)
     offsets = np.concatenate([[0], np.cumsum(rng.integers(5, 50, rollouts))])
     total = int(offsets[-1])
@@ -57,7 +57,7 @@ def record(rollouts: int, seed: int) -> RolloutTable:
         worker_id=[f"robot-{row % 3}" for row in range(rollouts)],
         environment=[EnvironmentPackageKey(environment_ref="bench.pick", version="2.1")] * rollouts,
         task_id=[f"cube-{row % 4}" for row in range(rollouts)],
-        # some rollouts come from policies that are rather old by now
+        # some rollouts come from old policies
         source_policy_revision=[revision(1 + row % 8) for row in range(rollouts)],
         offsets=offsets,
         samples={

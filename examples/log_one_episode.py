@@ -1,6 +1,6 @@
-"""Records one made-up run on a throw-away server, finds it again, and reads it back.
+"""Records one synthetic episode on a temporary server, finds it again, and reads it back.
 
-Against a server of your own this is `rollbook.init(api_key=…, base_url=…)` and the one call in `main`.
+With your own server you need only `rollbook.init(api_key=…, base_url=…)` and the call of `log_episode` in `main`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from rollbook.client import Client, EpisodeOutcome
 
 
 @contextmanager
-def a_server(data: Path) -> Iterator[tuple[str, str]]:
-    """Its address and the key that its first start prints."""
+def temporary_server(data: Path) -> Iterator[tuple[str, str]]:
+    """Starts a server; yields its URL and the API key that its first start prints."""
     rollbook = Path(sys.executable).with_name("rollbook")
     command = [str(rollbook), "serve", "--data", str(data), "--port", "0"]
     with subprocess.Popen(
@@ -45,7 +45,7 @@ def main() -> None:
     joints = np.sin(steps[:, None] / [5.0, 9.0, 14.0]).astype(np.float32)
     with (
         tempfile.TemporaryDirectory() as folder,
-        a_server(Path(folder)) as (url, key),
+        temporary_server(Path(folder)) as (url, key),
         Client(api_key=key, base_url=url) as client,
     ):
         logged = client.log_episode(

@@ -1,6 +1,6 @@
 """A rollout store on one screen: records → store → validation → audit → training batches.
 
-The records are made up, with random poses and gains, to show what a generator has to hand over.
+The records are synthetic, with random poses and gains. They show what a generator passes to the store writer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def poses(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def step(rng: np.random.Generator, error: float, root_error: float) -> RolloutStep:
-    """A shell of candidates, some of them too close to the mesh, and the best of the rest taken."""
+    """A shell in which some candidates are too close to the mesh. The best valid one is selected."""
     valid = rng.random(CANDIDATES) < 0.7
     valid[0] = True
     after = error * rng.uniform(0.6, 1.0, CANDIDATES)

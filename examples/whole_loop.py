@@ -1,9 +1,9 @@
-"""The whole loop on one machine: made-up flats → rollouts → episodes on a server → a candidate replayed → ship or hold.
+"""The whole loop on one machine: generated flats → rollouts → episodes on a server → replayed candidate → ship or hold.
 
     make demo                            (or: python -m examples.whole_loop, from the root of the repository)
 
-Everything happens in a temporary folder, with a server that lasts as long as the run does. What it prints is whatever
-comes out: a candidate that is not shown to be better is held, and that is no failure of the demo.
+Everything happens in a temporary folder, with a server that stops at the end. The demo prints the decision as it is: a
+candidate that is not shown to be better is held, which is not a failure of the demo.
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ from pathlib import Path
 from examples.replay.heuristic_policy import HeuristicPolicy
 from examples.replay.throwaway_server import throwaway_server
 from rollbook.client import Client
-from rollbook.evals import EvalResult, Gate, complete_run, create_run, run_against
-from rollbook.evals.store_baselines import StoreBaselines
-from rollbook.evals.store_episodes import log_chains
-from rollbook.evals.store_replay import replay_store
+from rollbook.evals import (
+    EvalResult,
+    Gate,
+    StoreBaselines,
+    complete_run,
+    create_run,
+    log_chains,
+    replay_store,
+    run_against,
+)
 from rollbook.scoring import Rollup, rollup
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,7 +45,7 @@ def say(text: str) -> None:
 
 
 def rollbook(folder: Path, *arguments: str) -> None:
-    """One command, as it would be typed."""
+    """Runs one command, as a user would type it."""
     say("$ rollbook " + " ".join(arguments).replace(f"{ROOT}/", ""))
     program = Path(sys.executable).with_name("rollbook")
     subprocess.run([str(program), *arguments], cwd=folder, check=True)
@@ -48,18 +54,18 @@ def rollbook(folder: Path, *arguments: str) -> None:
 def main() -> None:
     signal.signal(
         signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # so that `with` blocks end as they should
+    )  # so that `with` blocks are left normally
     with tempfile.TemporaryDirectory(prefix="rollbook-demo-") as name:
         folder = Path(name)
         os.environ["ROLLBOOK_HOME"] = str(folder / "home")
         store = generate(folder)
-        say("starting a server that nobody else knows")
+        say("starting a temporary server")
         with (
             throwaway_server(folder / "server") as (url, key),
             Client(api_key=key, base_url=url, verbose=False) as client,
         ):
             replay(client, store)
-    say("done; the server and everything it had are gone")
+    say("done; the temporary server and its data are removed")
 
 
 def generate(folder: Path) -> Path:
@@ -89,11 +95,11 @@ def replay(client: Client, store: Path) -> None:
         on_logged=lambda done, total: say(f"{done}/{total} logged as baseline episodes"),
     )
     say(
-        "open loop: the candidate sees what was recorded, and nobody knows what its choices are worth"
+        "open loop: the candidate sees recorded observations; the rewards of its choices are unknown"
     )
     summary = run_and_decide(client, episodes, "open loop", None)[1]
     decision(summary)
-    say("counterfactual: the same, and the store knows the reward of every choice")
+    say("counterfactual: the same episodes; the store knows the reward of every choice")
     results, summary = run_and_decide(client, episodes, "counterfactual", store)
     outcome(summary)
     decision(summary)
@@ -109,7 +115,7 @@ def replay(client: Client, store: Path) -> None:
 def run_and_decide(
     client: Client, episodes: Sequence[str], name: str, store: Path | None
 ) -> tuple[list[EvalResult], Rollup]:
-    """The three verbs."""
+    """Creates a run, replays the episodes and completes the run."""
     run = create_run(
         candidate_policy_version=CANDIDATE,
         baseline_policy_version=BASELINE,
@@ -155,9 +161,9 @@ def decision(summary: Rollup) -> None:
 
 
 def walk_back(client: Client, result: EvalResult) -> None:
-    """From one result of the decision to the row that it all began with."""
+    """Traces one result of the decision back to its source row."""
     about = client.episode(result.baseline_episode_id).metadata["rollout"]
-    say("the way back of one pair:")
+    say("one pair, traced back to its source:")
     print(f"  episode   {result.baseline_episode_id} (replayed as {result.candidate_episode_id})")
     print(
         f"  rollout   row {about['rollout_row_id']} of the store {about['store_content_sha256'][:16]}…"

@@ -105,6 +105,31 @@ def test_links_on_a_page_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in headings(target), link
 
 
+SOURCE = ROOT / "src" / "rollbook"
+ROOMS = "|".join(sorted(path.parent.name for path in SOURCE.glob("*/__init__.py")))
+CURRENT_PAGES = [page for page in PAGES if page.parent.name != "decisions"]
+"""A decision may name a module that it removed."""
+
+
+@pytest.mark.parametrize("page", CURRENT_PAGES, ids=lambda page: page.name)
+def test_modules_and_folders_on_a_page_exist(page: Path) -> None:
+    text = re.sub(r"\]\([^)]*\)", "", page.read_text())
+    paths = re.findall(rf"(?<![\w/.-])((?:{ROOMS})/(?:[\w/]+\.py|[\w/]*/|)(?![\w/]))", text)
+    assert [path for path in paths if not (SOURCE / path).exists()] == []
+    known = {path.name for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py")}
+    assert set(re.findall(r"`(\w+\.py)`", text)) <= known
+
+
+DEEP_IMPORT = re.compile(r"^\s*(?:from|import) (rollbook\.\w+\.[\w.]+)", re.MULTILINE)
+
+
+def test_docs_and_examples_import_from_rooms() -> None:
+    """A room exports its public names, so that no page and no example names a module inside a room."""
+    texts = [*PAGES, *sorted((ROOT / "examples").rglob("*.py"))]
+    deep = {path.name: DEEP_IMPORT.findall(path.read_text()) for path in texts}
+    assert {name: found for name, found in deep.items() if found} == {}
+
+
 def test_a_contributor_finds_every_room_on_the_map() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     rooms = [path.parent for path in (ROOT / "src" / "rollbook").glob("*/__init__.py")]

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.evals.policies import ReplayEpisode
-from rollbook.evals.store_baselines import FEATURES_KEY
+from rollbook.evals import ReplayEpisode
 
 UNKNOWN = "target_unknown_per_ray"
 AREA = "obb_area_frac"
@@ -30,7 +29,7 @@ class HeuristicPolicy:
 
     def act_batch(self, observations: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Many steps at once: features are [steps, candidates, features]."""
-        features = observations[FEATURES_KEY]
+        features = observations["/candidates/features"]
         return {"/choice/score": features[..., self._unknown] * features[..., self._area]}
 
 

@@ -1,4 +1,4 @@
-"""A server for as long as a `with` block lasts: its own process, on a free port, with its data in a folder you give."""
+"""A server that runs during a `with` block: in its own process, on a free port, with its data in a given folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STOP_LIMIT_S = 10.0
 
 @contextmanager
 def throwaway_server(data: Path) -> Iterator[tuple[str, str]]:
-    """Its address, and the API key that its first start prints. It is gone afterwards, whatever happened."""
+    """Starts a server; yields its URL and the API key that its first start prints. The server stops at the end."""
     data.mkdir(parents=True, exist_ok=True)
     rollbook = Path(sys.executable).with_name("rollbook")
     command = [str(rollbook), "serve", "--data", str(data), "--port", "0"]

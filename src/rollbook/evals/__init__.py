@@ -23,6 +23,9 @@ if TYPE_CHECKING:
         MetricRule as MetricRule,
         gate_from as gate_from,
     )
+    from rollbook.evals.baselines import (
+        look_up as look_up,
+    )
     from rollbook.evals.closed_loop import (
         calibrate as calibrate,
         run_closed_loop as run_closed_loop,
@@ -60,6 +63,7 @@ else:
         {
             "rollbook.contracts.evals": ("EvalResult",),
             "rollbook.contracts.gate": ("Gate", "MetricRule", "gate_from"),
+            "rollbook.evals.baselines": ("look_up",),
             "rollbook.evals.closed_loop": ("calibrate", "run_closed_loop"),
             "rollbook.evals.eval_run": ("EvalRun",),
             "rollbook.evals.policies": (
