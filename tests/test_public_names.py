@@ -59,8 +59,8 @@ CAMPAIGNS = """
 """
 EVALS = """
     Action EvalResult EvalRun Gate MetricRule Observation PolicyCallable ReplayEpisode StepContext StoreBaselines
-    calibrate cancel_run complete_run create_run gate_from load_policy log_chains open_run replay_store run_against
-    run_closed_loop
+    calibrate cancel_run complete_run create_run gate_from load_policy log_chains look_up open_run replay_store
+    run_against run_closed_loop
 """
 VERBS = {
     "create_run": """candidate_policy_version baseline_episode_ids baseline_policy_version name metadata client gate

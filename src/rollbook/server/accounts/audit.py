@@ -86,12 +86,14 @@ routes: tuple[LeanRoute, ...] = (
         "GET",
         "/api/audit",
         list_audit_log,
-        summary="What was done in the organisation, the newest first; for owners and admins.",
+        summary="Lists what was done in the organisation, newest first; for owners and admins.",
         gives=AuditLog,
         errors=(400, 403),
         parameters=(
             query("limit", {"type": "integer", "minimum": 1, "maximum": MOST_LISTED}, "How many."),
-            query("before", {"type": "integer", "minimum": 0}, "`next_before` of the page before."),
+            query(
+                "before", {"type": "integer", "minimum": 0}, "`next_before` of the previous page."
+            ),
         ),
         tag="people",
     ),

@@ -334,7 +334,7 @@ routes: tuple[LeanRoute, ...] = (
         "POST",
         "/api/cli/auth/start",
         start_login,
-        summary="Begin a device login: a code for the machine, a code for a person, and where to take it.",
+        summary="Starts a device login. Returns a code for the machine, a code for a person, and the page to open.",
         takes=StartLogin,
         gives=LoginStarted,
         errors=(429, 503),
@@ -345,13 +345,13 @@ routes: tuple[LeanRoute, ...] = (
         "POST",
         "/api/cli/auth/poll",
         poll_login,
-        summary="Whether the login was approved; the first to ask after that gets the key.",
+        summary="Returns the state of the login. The first poll after the approval gets the key.",
         takes=PollLogin,
         gives=LoginPolled,
         errors=(409, 503),
         answers={
             410: {
-                "description": "It has expired, or its key was fetched already.",
+                "description": "The login has expired, or its key was already fetched.",
                 "content": {"application/json": {"schema": _over["LoginOver"]}},
             }
         },
@@ -362,7 +362,7 @@ routes: tuple[LeanRoute, ...] = (
         "POST",
         "/api/cli/auth/revoke",
         revoke_login,
-        summary="Revoke the very key that asks.",
+        summary="Revokes the key that sends this request.",
         gives=KeyRevoked,
         errors=(403,),
         tag="device login",

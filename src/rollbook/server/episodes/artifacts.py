@@ -349,7 +349,7 @@ def _not_served(why: str | None) -> Problem:
 
 
 _REDIRECT = {
-    "description": "`Location` is good for an hour.",
+    "description": "`Location` is valid for an hour.",
     "headers": {"Location": {"schema": {"type": "string"}}},
 }
 
@@ -358,12 +358,12 @@ routes: tuple[LeanRoute, ...] = (
         "GET",
         "/api/episodes/{episode_id}/artifact/{kind}",
         download_artifact,
-        summary="The bytes of an artifact: a redirect to a signed URL, which answers Range.",
+        summary="Redirects to a signed URL of the artifact, which supports Range.",
         parameters=(
             query(
                 "rendition",
                 {"type": "string", "enum": ["playable"]},
-                "`playable`: what browsers show, which is a copy where the video itself is of another kind.",
+                "`playable`: a video that browsers can play: the video itself or a copy.",
             ),
         ),
         gives=None,

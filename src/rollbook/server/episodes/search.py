@@ -104,25 +104,33 @@ _STRING = {"type": "string"}
 _WHEN = {"type": "string", "format": "date-time"}
 
 PARAMETERS = (
-    query("policy_version", _STRING, "Exactly this one."),
-    query("env_version", _STRING, "Exactly this one."),
-    query("git_sha", _STRING, "Exactly this one."),
-    query("seed", {"type": "integer"}, "Exactly this one."),
+    query("policy_version", _STRING, "Only episodes of this policy version."),
+    query("env_version", _STRING, "Only episodes of this environment version."),
+    query("git_sha", _STRING, "Only episodes of this git commit."),
+    query("seed", {"type": "integer"}, "Only episodes recorded with this seed."),
     query(
-        "status", {"enum": list(EPISODE_STATUSES)}, "Archived ones are left out unless asked for."
+        "status",
+        {"enum": list(EPISODE_STATUSES)},
+        "Only this status. Archived episodes are left out by default.",
     ),
-    query("source", {"enum": list(EPISODE_SOURCES)}, "Exactly this one."),
-    query("robot", _STRING, "Exactly this one."),
-    query("name", _STRING, "Part of the name, in capital or small letters."),
-    query("tag", {"type": "array", "items": _STRING}, "Has this tag; repeated, all of them."),
-    query("created_after", _WHEN, "ISO 8601; that moment included."),
-    query("created_before", _WHEN, "ISO 8601; that moment not included."),
-    query("with_archived", {"type": "boolean"}, "Archived ones too."),
-    query("limit", {"type": "integer", "minimum": 1, "maximum": MOST_ON_A_PAGE}, "On one page."),
-    query("cursor", _STRING, "`next_cursor` of the page before."),
+    query("source", {"enum": list(EPISODE_SOURCES)}, "Only this source."),
+    query("robot", _STRING, "Only episodes of this robot."),
+    query("name", _STRING, "Part of the name; upper and lower case are equal."),
+    query(
+        "tag", {"type": "array", "items": _STRING}, "Only episodes with this tag; may be repeated."
+    ),
+    query("created_after", _WHEN, "ISO 8601: created at this time or later."),
+    query("created_before", _WHEN, "ISO 8601: created before this time."),
+    query("with_archived", {"type": "boolean"}, "Include archived episodes."),
+    query(
+        "limit",
+        {"type": "integer", "minimum": 1, "maximum": MOST_ON_A_PAGE},
+        "Maximum number of episodes on a page.",
+    ),
+    query("cursor", _STRING, "`next_cursor` of the previous page."),
     query(
         "metadata",
         {"type": "object", "additionalProperties": _STRING},
-        "`metadata.<path>=value`: a value anywhere in the metadata, such as `metadata.task.name=pick`.",
+        "`metadata.<path>=value`: a value in the metadata, such as `metadata.task.name=pick`.",
     ),
 )

@@ -82,13 +82,11 @@ routes: tuple[LeanRoute, ...] = (
         "GET",
         "/api/scenarios",
         list_scenarios,
-        summary="Scenarios, the newest first.",
+        summary="Lists scenarios, newest first.",
         gives=ScenarioList,
         errors=(400,),
         parameters=(
-            query(
-                "active", {"type": "boolean"}, "Only those that count, or only those that do not."
-            ),
+            query("active", {"type": "boolean"}, "Only active or only inactive scenarios."),
             *page_parameters(MOST_ON_A_PAGE),
         ),
         tag="verify",
@@ -97,7 +95,7 @@ routes: tuple[LeanRoute, ...] = (
         "PATCH",
         _SCENARIO,
         change_scenario,
-        summary="Changes a scenario; one that is not active holds nobody back.",
+        summary="Changes a scenario. An inactive scenario blocks no candidate.",
         takes=ChangeScenario,
         gives=ScenarioAnswer,
         errors=(403, 404),
@@ -107,7 +105,7 @@ routes: tuple[LeanRoute, ...] = (
         "DELETE",
         _SCENARIO,
         delete_scenario,
-        summary="Deletes a scenario and what candidates made of it. Its episode stays.",
+        summary="Deletes a scenario and its results. Its episode stays.",
         gives=ScenarioDeleted,
         errors=(403, 404),
         tag="verify",

@@ -72,17 +72,23 @@ routes: tuple[LeanRoute, ...] = (
         "GET",
         "/api/trends",
         read_trend,
-        summary="One metric over the completed eval runs, the oldest first.",
+        summary="Returns one metric over the completed eval runs, oldest first.",
         gives=Trend,
         errors=(400,),
         parameters=(
-            query("metric", {"enum": list(METRICS)}, f"{METRICS[0]} if not given."),
-            query("baseline_policy_version", {"type": "string"}, "Exactly this one."),
-            query("candidate_prefix", {"type": "string"}, "How the candidate's version begins."),
+            query("metric", {"enum": list(METRICS)}, f"Default: {METRICS[0]}."),
+            query(
+                "baseline_policy_version", {"type": "string"}, "Only runs against this baseline."
+            ),
+            query(
+                "candidate_prefix",
+                {"type": "string"},
+                "Only candidates whose version begins with this text.",
+            ),
             query(
                 "limit",
                 {"type": "integer", "minimum": 1, "maximum": MOST_POINTS},
-                "The last so many runs.",
+                "Maximum number of runs; the newest are returned.",
             ),
         ),
         tag="eval runs",

@@ -67,6 +67,10 @@ def truth_of(filters: Mapping[str, str], name: str) -> bool | None:
 def page_parameters(most: int) -> tuple[dict[str, Any], ...]:
     """The parameters for OpenAPI."""
     return (
-        query("limit", {"type": "integer", "minimum": 1, "maximum": most}, "On one page."),
-        query("cursor", {"type": "string"}, "`next_cursor` of the page before."),
+        query(
+            "limit",
+            {"type": "integer", "minimum": 1, "maximum": most},
+            "Maximum number of entries on a page.",
+        ),
+        query("cursor", {"type": "string"}, "`next_cursor` of the previous page."),
     )

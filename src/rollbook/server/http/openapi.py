@@ -27,13 +27,13 @@ Json: TypeAlias = "dict[str, Any]"
 SESSION_COOKIE = "rollbook_session"
 _REFERENCE = "#/components/schemas/{name}"
 _ERRORS = {
-    400: "The request is wrong; `error` says where.",
-    401: "The API key is missing, wrong or revoked: one answer for every cause.",
-    403: "Known, and not allowed: a quota, a role, a signature.",
-    404: "There is no such thing, or it is somebody else's: one answer for both.",
+    400: "The request is invalid; `error` names the place.",
+    401: "The API key is missing, wrong or revoked. The answer is the same for every cause.",
+    403: "The caller is known, but a quota, a role or a signature does not allow this.",
+    404: "The id does not exist, or belongs to another organisation. The answer is the same.",
     408: "The body took too long to arrive.",
     409: "The state of the resource does not allow this request; `error` says why.",
-    413: "Too large.",
+    413: "The body is too large.",
     415: "The body is not `application/json`.",
     429: "Too many requests; wait `Retry-After` seconds.",
     503: "The database or the blob store does not answer; try again after `Retry-After` seconds.",
@@ -163,7 +163,7 @@ def document(app: Starlette) -> Json:
     made = get_openapi(
         title="Rollbook",
         version=__version__,
-        description="Episodes of robots: record, find, read back. JSON in, JSON out; errors are `{error, code}`.",
+        description="Record, find and read episodes of robots. Messages are JSON; errors are `{error, code}`.",
         routes=[
             APIRoute(
                 each.path,
@@ -192,13 +192,13 @@ def document(app: Starlette) -> Json:
             "type": "apiKey",
             "in": "cookie",
             "name": SESSION_COOKIE,
-            "description": "What /api/sign-in sets. Over https its name begins with `__Host-`.",
+            "description": "The cookie that /api/sign-in sets. Over https its name begins with `__Host-`.",
         },
         "csrf_token": {
             "type": "apiKey",
             "in": "header",
             "name": "X-CSRF-Token",
-            "description": "What /api/sign-in answers; goes with the cookie and our own `Origin`.",
+            "description": "The token that /api/sign-in returns. Sent with the cookie and this server's `Origin`.",
         },
     }
     return made

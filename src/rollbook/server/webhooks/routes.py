@@ -125,7 +125,7 @@ async def list_deliveries(request: Request) -> Response:
 
 
 async def send_test_event(request: Request) -> Response:
-    """A test event takes the way of every event: signed, retried and logged."""
+    """A test event is signed, retried and logged like every other event."""
     context, caller = context_of(request), await caller_of(request)
     require(caller, "manage_webhooks")
     webhook_id: str = request.path_params["webhook_id"]
@@ -162,7 +162,7 @@ routes: tuple[LeanRoute, ...] = (
         "POST",
         "/api/webhooks",
         create_webhook,
-        summary="Makes a webhook; its secret is shown once.",
+        summary="Creates a webhook; its secret is shown once.",
         takes=CreateWebhook,
         gives=WebhookCreated,
         status=201,
@@ -173,7 +173,7 @@ routes: tuple[LeanRoute, ...] = (
         "GET",
         "/api/webhooks",
         list_webhooks,
-        summary="Webhooks of the organisation, the oldest first.",
+        summary="Lists the webhooks of the organisation, oldest first.",
         gives=WebhookList,
         errors=(403,),
         tag="webhooks",
@@ -182,7 +182,7 @@ routes: tuple[LeanRoute, ...] = (
         "DELETE",
         _HOOK,
         delete_webhook,
-        summary="Deletes a webhook and its log; nothing more is sent to it.",
+        summary="Deletes a webhook and its log. Pending deliveries are dropped.",
         gives=WebhookDeleted,
         errors=(403, 404),
         tag="webhooks",
@@ -191,7 +191,7 @@ routes: tuple[LeanRoute, ...] = (
         "GET",
         f"{_HOOK}/deliveries",
         list_deliveries,
-        summary="What a webhook was told or is still to be told, the newest first, with every attempt.",
+        summary="Lists the deliveries of a webhook, newest first, with every attempt.",
         gives=DeliveryList,
         errors=(400, 403, 404),
         parameters=page_parameters(MOST_ON_A_PAGE),
@@ -201,7 +201,7 @@ routes: tuple[LeanRoute, ...] = (
         "POST",
         f"{_HOOK}/test",
         send_test_event,
-        summary="Sends a `webhook.test` event, as it would any other.",
+        summary="Sends a `webhook.test` event.",
         gives=DeliveryQueued,
         status=202,
         errors=(403, 404),
