@@ -181,7 +181,7 @@ def test_a_codec_that_browsers_do_not_play_is_not_taken_over(tmp_path: Path, cod
 def test_a_file_that_is_no_video_is_named(tmp_path: Path) -> None:
     path = tmp_path / "text.mp4"
     path.write_text("#EXTM3U\n#EXTINF:1,\nfile:///etc/hostname\n")
-    with pytest.raises(StorageError, match=r"text\.mp4: it is not a whole video"):
+    with pytest.raises(StorageError, match=r"text\.mp4: it is not a complete video"):
         list(VideoSource(path, fps=30, count=1).frames())
     with pytest.raises(StorageError, match="missing"):
         list(VideoSource(tmp_path / "none.mp4", fps=30, count=1).frames())

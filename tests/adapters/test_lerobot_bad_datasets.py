@@ -273,7 +273,7 @@ def test_rows_of_another_episode_are_not_taken_for_ours(tmp_path: Path) -> None:
     at = table.column_names.index("episode_index")
     swapped = table.set_column(at, "episode_index", pa.array(np.zeros(len(table), np.int64)))
     pq.write_table(swapped, root / V3_DATA)
-    with pytest.raises(StorageError, match="rows of episode 1 say they are of 0"):
+    with pytest.raises(StorageError, match="rows of episode 1 have the episode_index 0"):
         encode(root)
 
 

@@ -343,7 +343,7 @@ def test_baselines_that_do_not_come_are_no_verdict_on_the_candidate(
                 *("--policy", f"{POLICIES}:follow", "--candidate-version", "v4", "--store", "s"),
                 *("--environment", f"{POLICIES}:follow"),
             ],
-            "two ways to know",
+            "both determine the outcome",
         ),
     ],
 )

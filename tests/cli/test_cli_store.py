@@ -369,7 +369,7 @@ def test_the_page_is_whole_and_loads_nothing(good: Path, tmp_path: Path) -> None
         "Root gain by position family",
         "Root gain along the chain",
         "One decision",
-        "Worth a second look",
+        "Suspicious rows",
     ]
     assert len(list(root.iter("svg"))) == 6
     for word in ("<script", "http:", "https:", "@import", "url(//", "<link", "NaN", "nan,"):

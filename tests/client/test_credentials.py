@@ -52,7 +52,7 @@ def test_what_is_missing_is_said_with_what_to_do() -> None:
     with pytest.raises(ConfigurationError, match=r"rollbook login.*ROLLBOOK_BASE_URL.*base_url="):
         Client(api_key="k")
     write_profile(HERE, "lab")
-    with pytest.raises(ConfigurationError, match=r"no profile 'nope'.*there: lab.*--profile nope"):
+    with pytest.raises(ConfigurationError, match=r"no profile 'nope'.*known: lab.*--profile nope"):
         Client(profile="nope")
 
 

@@ -413,7 +413,7 @@ def test_without_fsspec(monkeypatch: pytest.MonkeyPatch, stores: list[Path]) -> 
 def test_urls_nobody_knows(stores: list[Path]) -> None:
     with pytest.raises(StorageError, match="colour://"):
         open_store("colour://bucket/store")
-    with pytest.raises(ConfigurationError, match="is no URL"):
+    with pytest.raises(ConfigurationError, match="is not a URL"):
         publish_store(stores[0], "/some/folder")
 
 

@@ -87,7 +87,7 @@ class SpaceColumn:
             for key in self.path:
                 value = value[key]
         except (LookupError, TypeError) as error:
-            message = f"{self.name} is missing, although its space has it"
+            message = f"{self.name} is missing, although it is part of the space"
             raise ConfigurationError(message=message) from error
         if not isinstance(rows, TextRows):
             rows.add(self._numbers(value))

@@ -139,7 +139,7 @@ def _check_rows(entry: EpisodeEntry, table: Any) -> None:
     if "episode_index" in table.column_names:
         others = set(table.column("episode_index").to_pylist()) - {entry.index}
         if others:
-            detail = f"rows of episode {entry.index} say they are of {sorted(map(str, others))[0]}"
+            detail = f"rows of episode {entry.index} have the episode_index {sorted(map(str, others))[0]}"
             raise StorageError(path=str(entry.data), detail=detail)
 
 
@@ -226,7 +226,7 @@ def _leaf(types: Any, values: Any) -> Array:
         raise Unreadable(f"values of type {kind} are neither numbers, truth values nor text")
     if values.null_count:
         raise Unreadable(
-            f"{values.null_count} values are null, which {kind} cannot say in an array"
+            f"{values.null_count} values are null, which an array of {kind} cannot hold"
         )
     if not is_text:
         return np.asarray(values.to_numpy(zero_copy_only=False))

@@ -77,7 +77,7 @@ def parquet_errors(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise StorageError(path=str(path), detail="the table is missing") from error
     except (OSError, library("pyarrow").ArrowException) as error:
-        detail = f"it is not a whole Parquet file ({error})"
+        detail = f"it is not a complete Parquet file ({error})"
         raise StorageError(path=str(path), detail=detail) from error
 
 
@@ -132,7 +132,7 @@ def _v3_entries(info: LeRobotInfo) -> Iterator[EpisodeEntry]:
     folder = info.root / "meta" / "episodes"
     paths = sorted(folder.glob("**/*.parquet"))
     if not paths:
-        raise StorageError(path=str(folder), detail="there is no table of episodes in it")
+        raise StorageError(path=str(folder), detail="it contains no table of episodes")
     places = [f"videos/{camera}/{each}" for camera in info.video_cameras for each in _VIDEO_COLUMNS]
     parquet = library("pyarrow.parquet")
     for path in paths:

@@ -51,7 +51,7 @@ class CameraFrames:
         video = self.entry.videos[camera]
         frames = (video.to_s - video.from_s) * self.info.fps
         if not math.isinf(frames) and round(frames) < self.entry.length:
-            detail = f"{round(frames)} frames of it are said to be of episode {self.entry.index}"
+            detail = f"{round(frames)} frames belong to episode {self.entry.index}"
             raise TruncatedFile(
                 path=str(video.path), detail=f"{detail}, which has {self.entry.length}"
             )
@@ -64,9 +64,7 @@ class CameraFrames:
         for row, value in enumerate(table.column(camera).to_pylist()):
             data = value.get("bytes") if isinstance(value, dict) else None
             if not isinstance(data, bytes):
-                detail = (
-                    f"{camera} of row {row} is no picture: only those inside the table are read"
-                )
+                detail = f"{camera} of row {row} is not a picture in the table; pictures in other files are not read"
                 raise StorageError(path=str(path), detail=detail)
             yield decoded_picture(data, path, f"{camera} of row {row}")
 
@@ -86,5 +84,5 @@ def chosen_cameras(info: LeRobotInfo, cameras: Sequence[str] | None) -> tuple[st
     for name in cameras:
         if name not in info.cameras:
             known = ", ".join(info.cameras) or "none"
-            raise ConfigurationError(message=f"there is no camera {name!r}; there: {known}")
+            raise ConfigurationError(message=f"there is no camera {name!r}; known: {known}")
     return tuple(dict.fromkeys(cameras))

@@ -89,15 +89,15 @@ class VideoSource:
     def _opened(self) -> Iterator[tuple[Any, av.VideoStream]]:
         if not self.path.is_file():
             raise StorageError(path=str(self.path), detail="the video is missing")
-        with video_errors(self.path, "it is not a whole video"):
+        with video_errors(self.path, "it is not a complete video"):
             # The format is fixed: FFmpeg would otherwise also accept formats that read other files.
             container = library("av").open(os.fspath(self.path), format="mp4")
         with container:
             if not container.streams.video:
-                raise StorageError(path=str(self.path), detail="there is no video in it")
+                raise StorageError(path=str(self.path), detail="it contains no video")
             stream: av.VideoStream = container.streams.video[0]
             if getattr(stream, "codec_context", None) is None:
-                raise StorageError(path=str(self.path), detail="its codec is not known here")
+                raise StorageError(path=str(self.path), detail="its codec is not supported")
             if stream.width * stream.height > MOST_PIXELS:
                 detail = f"{stream.width} x {stream.height} pixels are more than {MOST_PIXELS}"
                 raise StorageError(path=str(self.path), detail=detail)
@@ -113,7 +113,7 @@ class VideoSource:
                 return
             if frame.is_corrupt or frame.pts is None:
                 raise StorageError(
-                    path=str(self.path), detail="it is damaged: a frame is not whole"
+                    path=str(self.path), detail="it is damaged: a frame is incomplete"
                 )
             yield frame
 

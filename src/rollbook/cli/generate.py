@@ -37,7 +37,9 @@ Split = Annotated[
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(min=1, help="Threads for rendering and scoring. They do not change the result."),
+    typer.Option(
+        min=1, help="Number of threads for rendering and scoring. It does not change the result."
+    ),
 ]
 
 
@@ -78,7 +80,7 @@ def run(
     max_samples: Annotated[int | None, typer.Option(min=1, help="Most source rows.")] = None,
     threads: Threads = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Number of processes. They do not change the result.")
+        int | None, typer.Option(min=1, help="Number of processes. It does not change the result.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -39,7 +39,9 @@ def list_(
             help="Only runs with this status: pending, running, completed, failed or cancelled."
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=200, help="Greatest number of runs.")] = 20,
+    limit: Annotated[
+        int, typer.Option(min=1, max=200, help="Maximum number of runs to list.")
+    ] = 20,
     profile: ProfileName = "default",
     as_json: AsJson = False,
 ) -> None:

@@ -60,7 +60,7 @@ def check(asked: Asked, *, gate_given: bool) -> None:
         ]
         if wrong:
             message = (
-                f"{' and '.join(wrong)} cannot be given with --resume: the run has its own already"
+                f"{' and '.join(wrong)} cannot be given with --resume: the run already has its own"
             )
             raise ConfigurationError(message=message)
     elif not (asked.candidate and asked.candidate.strip()):
@@ -70,7 +70,7 @@ def check(asked: Asked, *, gate_given: bool) -> None:
             message="--baseline-episodes is missing: give ids separated by commas, or @FILE with one id a line"
         )
     if asked.store is not None and asked.replay["environment"]:
-        message = "--environment and --store are two ways to know the outcome; give one of them"
+        message = "--environment and --store both determine the outcome; give only one of them"
         raise ConfigurationError(message=message)
     if not asked.store_alone and (asked.store_policy or asked.limit):
         message = "--store-policy and --limit choose chains of a --store; they need --store and no episode ids"

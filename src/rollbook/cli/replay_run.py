@@ -68,9 +68,7 @@ BaselineEpisodes = Annotated[
     ),
 ]
 MoreIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="More episode ids.")]
-BaselineVersion = Annotated[
-    str | None, typer.Option(help="Version name of the policy that was recorded.")
-]
+BaselineVersion = Annotated[str | None, typer.Option(help="Version name of the recorded policy.")]
 RunName = Annotated[str | None, typer.Option(help="Name of the run, for people.")]
 DryRun = Annotated[
     bool,
@@ -97,7 +95,7 @@ StorePolicy = Annotated[
     str | None, typer.Option(help="Only chains of the store that this policy chose.")
 ]
 ChainLimit = Annotated[
-    int | None, typer.Option(min=1, help="Greatest number of chains of the store.")
+    int | None, typer.Option(min=1, help="Maximum number of chains of the store.")
 ]
 ResumedRun = Annotated[
     str | None,
@@ -106,9 +104,7 @@ ResumedRun = Annotated[
 Metadata = Annotated[
     list[str] | None, typer.Option(help="KEY=VALUE, stored with the run. Can be repeated.")
 ]
-JunitFile = Annotated[
-    Path | None, typer.Option("--junit", help="Write a JUnit report for CI here.")
-]
+JunitFile = Annotated[Path | None, typer.Option("--junit", help="JUnit report to write, for CI.")]
 ForGithub = Annotated[
     bool, typer.Option("--github", help="Write GitHub annotations and a job summary in Markdown.")
 ]

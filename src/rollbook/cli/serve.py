@@ -376,11 +376,12 @@ def rename_organisation(
 def set_quota(
     org_id: Annotated[str, typer.Argument(help="Id of the organisation.")],
     episodes: Annotated[
-        int | None, typer.Option(help="Most episodes. The server's own limit if not given.")
+        int | None,
+        typer.Option(help="Maximum number of episodes. Default: the server's own limit."),
     ] = None,
     size: Annotated[
         int | None,
-        typer.Option("--bytes", help="Most bytes. The server's own limit if not given."),
+        typer.Option("--bytes", help="Maximum number of bytes. Default: the server's own limit."),
     ] = None,
     data: Data = None,
     database: DatabaseUrl = None,

@@ -323,7 +323,9 @@ def _pixels(size: str) -> list[int]:
 @app.command()
 def info(
     store: Store,
-    limit: Annotated[int, typer.Option(min=0, help="Number of scenes to list; 0 for all.")] = 10,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Maximum number of scenes to list; 0 lists all.")
+    ] = 10,
     as_json: AsJson = False,
 ) -> None:
     """Show the content of a source store and how it was made."""
@@ -388,7 +390,7 @@ def validate(
         bool, typer.Option("--deep", help="Also read every array and compare it with its digest.")
     ] = False,
     limit: Annotated[
-        int, typer.Option(min=0, help="Number of violations to print; 0 for all.")
+        int, typer.Option(min=0, help="Maximum number of violations to print; 0 prints all.")
     ] = 50,
     as_json: AsJson = False,
 ) -> None:

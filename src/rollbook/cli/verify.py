@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from rollbook.contracts.evals import EvalResult
 
 app = typer.Typer(
-    help="Scenarios that every candidate has to pass.", no_args_is_help=True, rich_markup_mode=None
+    help="Manage scenarios, and check that a candidate passes them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -32,14 +34,14 @@ def check(
         str | None,
         typer.Option(
             metavar="MODULE:ATTR",
-            help="Replay the scenarios that have not passed. Without it, only ask.",
+            help="Policy to replay with the scenarios that have not passed. Without it, nothing is replayed.",
         ),
     ] = None,
     environment: Annotated[
         str | None,
         typer.Option(
             metavar="MODULE:ATTR",
-            help="Makes the environment in which the candidate is run. Without it, the policy must assert its success.",
+            help="Function that makes the environment of the candidate. Without it, the policy must assert its success.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Replay, but record nothing.")] = False,

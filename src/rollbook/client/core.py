@@ -271,7 +271,7 @@ class ClientCore:
             await self.connection.runtime.in_thread(self._courier.stop)
         await self.connection.runtime.close()
 
-    # -------------------------------------------------------------------------------------- within
+    # ------------------------------------------------------------------------------------- helpers
 
     async def _call(
         self, answer: type[T], verb: str, method: str, episode_id: str, suffix: str = ""

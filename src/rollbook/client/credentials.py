@@ -65,7 +65,7 @@ def resolve_access(
         stored = read_profile(profile or DEFAULT_PROFILE)
         if stored is None and profile is not None:
             known = ", ".join(read_profiles()) or "none"
-            message = f"there is no profile {profile!r} in {credentials_path()} (there: {known})"
+            message = f"there is no profile {profile!r} in {credentials_path()} (known: {known})"
             raise ConfigurationError(message=f"{message}; run `rollbook login --profile {profile}`")
         key = key or (stored.api_key if stored else None)
         url = url or (stored.base_url if stored else None)

@@ -176,7 +176,9 @@ class _EntryDelivery:
                 raise
             raise StorageError(path=str(file.path), detail=str(error)) from error
         if sent != Uploaded(recorded["size"], recorded["sha256"]):
-            detail = f"it was {recorded['sha256']} when it was spooled and is {sent.sha256} now"
+            detail = (
+                f"its SHA-256 was {recorded['sha256']} when it was spooled and is now {sent.sha256}"
+            )
             raise ChecksumMismatch(path=str(file.path), detail=detail)
         progress = self._entry.progress
         self._entry.note(replace(progress, uploaded=[*progress.uploaded, kind]))

@@ -119,7 +119,7 @@ def decoded_answer(request: Request, answer: Answer, message: type[T]) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         body = _decoded(answer.body)
         is_json = isinstance(body, dict)
-        reason = f"something unexpected ({error})" if is_json else "something that is not JSON"
+        reason = f"something unexpected ({error})" if is_json else "an answer that is not JSON"
         raise ServerError(
             status_code=answer.status,
             message=f"cannot {request.what}: {request.host} answered {reason}; is the base URL right?",

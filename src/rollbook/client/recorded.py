@@ -88,7 +88,7 @@ class RecordedCore:
     async def restore(self) -> None:
         await self._change("restore", "POST", "/restore")
 
-    # ------------------------------------------------------------------------------------- within
+    # ------------------------------------------------------------------------------------ helpers
 
     async def _change(self, verb: str, method: str, suffix: str) -> None:
         path = f"/api/episodes/{self.record.id}{suffix}"

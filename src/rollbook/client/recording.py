@@ -72,7 +72,7 @@ class Recording:
         `on_progress(kind, sent, total)` is called as bytes leave. Uploading a kind again replaces it.
         """
         if self.finalized:
-            raise ConfigurationError(message=f"{kind} comes too late: the episode is finalized")
+            raise ConfigurationError(message=f"{kind} cannot be uploaded: the episode is finalized")
         in_thread = self._place.connection.runtime.in_thread
         files = await in_thread(partial(ArtifactFiles, {checked_kind(kind): file}, t_ns))
         with files:
@@ -147,7 +147,7 @@ class Recording:
         except Exception as problem:  # noqa: BLE001 - the caller raises the first one
             _log.warning("episode %s stays %s: %s", self.id, self.status, problem)
 
-    # ------------------------------------------------------------------------------------- within
+    # ------------------------------------------------------------------------------------ helpers
 
     async def _or_spooled(self, online: Callable[[], Awaitable[None]]) -> bool:
         """False when there is no network. From then on this episode is recorded into the spool."""

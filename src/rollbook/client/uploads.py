@@ -109,9 +109,7 @@ class Uploader:
         self, file: ArtifactFile, on_progress: OnProgress | None = None, resume: str | None = None
     ) -> Uploaded:
         if file.kind not in self._urls:
-            message = (
-                f"this episode has no place for {file.kind}: name it in artifacts= when starting it"
-            )
+            message = f"this episode was started without {file.kind}: name it in artifacts= when you start it"
             raise ConfigurationError(message=message)
         if file.size > self._multipart_above:
             if resume is not None:

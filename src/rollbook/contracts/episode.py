@@ -50,12 +50,12 @@ CONTENT_TYPES: Mapping[ArtifactKind, str] = MappingProxyType(
 FILE_NAMES: Mapping[ArtifactKind, str] = MappingProxyType(
     {"video": "video.mp4", "sensors": "sensors.npz", "actions": "actions.npz"}
 )
-"""What an artifact is called where it is stored or downloaded."""
+"""File name of an artifact where it is stored or downloaded."""
 
 LONGEST_NAME = 200
 LONGEST_ROBOT = 120
 REPRODUCIBILITY = ("policy_version", "env_version", "git_sha", "seed")
-"""The four fields that say what a run can be repeated with."""
+"""The four fields that are needed to repeat a run."""
 
 _VIDEO_SUFFIXES = frozenset({".mp4", ".webm", ".mov", ".m4v"})
 _DATA_SUFFIXES = frozenset(
@@ -64,6 +64,6 @@ _DATA_SUFFIXES = frozenset(
 
 
 def fits_slot(path: str | PurePath, kind: ArtifactKind) -> bool:
-    """False when the name of a file says that it is something else. Unknown names fit everywhere."""
+    """False when the name of a file names another kind of file. Unknown names fit everywhere."""
     suffix = PurePath(path).suffix.lower()
     return suffix not in (_DATA_SUFFIXES if kind == "video" else _VIDEO_SUFFIXES)

@@ -1,7 +1,7 @@
-"""Eval runs: the words and shapes that a runner and the server share.
+"""Eval runs: the words and records that a runner and the server share.
 
-An eval run re-rolls one candidate policy over recorded baseline episodes. Each pair gives one result; what a result
-says about an outcome always comes with its evidence, because "we looked" and "we were told" are not the same number.
+An eval run replays one candidate policy against recorded baseline episodes. Each pair gives one result.
+Every outcome in a result has its evidence, because a measured outcome and a stated one do not mean the same.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
 """The strongest first.
 
 `closed_loop`: an environment was run again with the candidate, and the outcome measured. `counterfactual`: a rollout
-store holds the true reward of what the candidate chose. `asserted`: the policy said so itself. `open_loop`: recorded
-observations went through the policy; its actions changed or did not. `not_measured`: nothing is known.
+store holds the true reward of what the candidate chose. `asserted`: the policy stated it. `open_loop`: the
+policy saw recorded observations; only the change of its actions is known. `not_measured`: nothing is known.
 """
 
 RESULT_KEYS = (
@@ -44,11 +44,11 @@ RESULT_KEYS = (
     "ood_action_share",
     "step_count",
 )
-"""The eleven keys of a result's metrics that every client knows. Ours says more beside them."""
+"""The eleven keys of a result's metrics that every client knows. Our results have further keys."""
 
 EVIDENCE_KEY = "evidence"
-"""In the metrics: the evidence of each outcome by name, and of what is said about `actions`. Without it a client of
-another kind sent the result, and nobody knows how it came by its numbers."""
+"""In the metrics: the evidence of each outcome by name, and of `actions`. A result without it comes from another
+client, and it is unknown how its numbers were measured."""
 
 MOST_BASELINES = 10_000
 LONGEST_ERROR = 2_000

@@ -1,4 +1,4 @@
-"""Findings: what a check says about one subject. `rollbook check` and `rollbook doctor` print them."""
+"""Finding: the result of one check. `rollbook contracts check` and `rollbook server doctor` print findings."""
 
 from __future__ import annotations
 

@@ -164,7 +164,9 @@ def write_npz(target: str | os.PathLike[str] | BinaryIO, arrays: Mapping[str, Ar
 def storable_array(key: str, value: ArrayLike) -> AnyArray:
     """The value as an array that needs no pickle. Objects that are all text become text; other objects are refused."""
     if isinstance(value, np.ma.MaskedArray):
-        raise refusal("npz", key, "a masked array", "an array: fill what is masked, with NaN say")
+        raise refusal(
+            "npz", key, "a masked array", "an array: fill masked values, for example with NaN"
+        )
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -193,7 +195,7 @@ def _open_source(source: Source) -> tuple[str, BinaryIO, bool]:
 def _parse_header(record: str, key: str, header: bytes) -> tuple[ArrayFacts, bool]:
     fields = _fields(header.decode("latin-1"))
     if fields is None:
-        raise refusal(record, key, "a header that is not one", "type and shape")
+        raise refusal(record, key, "an invalid header", "type and shape")
     descr, order, shape = fields["descr"], fields["fortran_order"], fields["shape"]
     facts = ArrayFacts(_dtype(record, key, descr), _shape(record, key, shape))
     return facts, order == "True"
@@ -255,7 +257,7 @@ def _shaped(
 ) -> AnyArray:
     if facts.dtype.itemsize == 0:
         if math.prod(facts.shape):
-            raise refusal(record, key, "text of no width", "at least one character")
+            raise refusal(record, key, "text of width 0", "at least one character")
         return np.empty(facts.shape, facts.dtype)
     array: AnyArray = data.view(facts.dtype)
     if facts.dtype.kind == "b":

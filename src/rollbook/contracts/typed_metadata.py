@@ -200,9 +200,7 @@ def _plain(path: str, value: Any, depth: int) -> Any:
         raise _invalid("metadata", path, value, "a finite number, or None")
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    raise _invalid(
-        "metadata", path, type(value), "something JSON can say (text, number, list, mapping)"
-    )
+    raise _invalid("metadata", path, type(value), "a JSON value (text, number, list, mapping)")
 
 
 def _objects(path: str, value: Any, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:

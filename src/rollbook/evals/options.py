@@ -128,7 +128,7 @@ class ReplayOptions:
     environment: Any = field(
         default=None,
         metadata=_about(
-            "Makes the environment in which the candidate is run; outcomes are then measured.",
+            "Function that makes the environment of the candidate; outcomes are then measured.",
             str | None,
             metavar="MODULE:ATTR",
         ),
@@ -196,7 +196,7 @@ class ReplayOptions:
         if self.environment is not None:
             if self.store is not None:
                 message = (
-                    "environment= and store= are two ways to know the outcome; give one of them"
+                    "environment= and store= both determine the outcome; give only one of them"
                 )
                 raise ConfigurationError(message=message)
             # an environment for a cluster may need what is not installed here

@@ -1,12 +1,12 @@
-"""Backups: one folder with all that a server has on this machine, and a manifest that proves it whole.
+"""Backups: one folder with all data of a server on this machine, and a manifest to verify it.
 
-    manifest.json      what is in it, with the size and SHA-256 of each file
+    manifest.json      size and SHA-256 of each file
     rollbook.db        the database as it was at one moment, if it is SQLite
-    secret.key         without it, URLs that were handed out are worth nothing
+    secret.key         signs URLs; with another secret, existing URLs stop working
     blobs/objects/…    the bytes of artifacts, if they are on local disk
 
-The server may go on working meanwhile. The database is copied first: a blob that arrives later is too many, which does
-no harm, where one that left too early would be missing. The folder appears under its name when it is complete.
+The server may keep running. The database is copied before the blobs: a blob that arrives in between is an extra file, which
+does no harm; in the other order it would be missing. The folder gets its name when it is complete.
 """
 
 from __future__ import annotations

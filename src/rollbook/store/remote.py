@@ -360,7 +360,9 @@ def publish_store(
     removed: if there are any, publishing is refused, because Zarr would read them as part of the store.
     """
     if not is_url(url):
-        raise ConfigurationError(message=f"{url!r} is no URL; expected one like s3://bucket/prefix")
+        raise ConfigurationError(
+            message=f"{url!r} is not a URL; expected one like s3://bucket/prefix"
+        )
     reader = RolloutZarrStoreReader(store_dir)
     publication = _Publication(reader, _Remote(url, storage_options), progress)
     publication.make_room(replace)

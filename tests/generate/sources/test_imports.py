@@ -242,7 +242,7 @@ BAD_MESHES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "words in a text PLY": (
         "p.ply",
         lambda p: cut_ply(p, "ascii", None, None, "word"),
-        "no number",
+        "not a number",
     ),
     "an unknown type": (
         "p.ply",
@@ -431,11 +431,11 @@ BAD_TRAJECTORIES = {
     ),
     "Aria out of order": (aria_text(some_poses(2), [5, 4]), "line 3: its time"),
     "Aria with a short row": (aria_text(some_poses(2), [0, 1]) + "0,2\n", "line 4: 2 cells"),
-    "broken JSON": ("[[1, 2", "no JSON"),
+    "broken JSON": ("[[1, 2", "not JSON"),
     "an empty list": ("[]", "no pose"),
     "JSON of something else": ('{"poses": []}', "frames"),
-    "matrices of the wrong size": ("[[[1, 0], [0, 1]]]", "frame 0 is no 4x4"),
-    "frames without a matrix": ('{"frames": [{}]}', "frame 0 is no 4x4"),
+    "matrices of the wrong size": ("[[[1, 0], [0, 1]]]", "frame 0 is not a 4x4"),
+    "frames without a matrix": ('{"frames": [{}]}', "frame 0 is not a 4x4"),
     "a matrix that scales": (json.dumps([np.diag([2.0, 2, 2, 1]).tolist()]), "scales by 2"),
     "a matrix that mirrors": (json.dumps([np.diag([-1.0, 1, 1, 1]).tolist()]), "mirrors"),
     "a matrix of NaN": (
@@ -456,7 +456,7 @@ def test_a_trajectory_that_is_not_there_or_no_text_is_refused(tmp_path: Path) ->
     with pytest.raises(InvalidTrajectory, match="No such file"):
         load_trajectory(tmp_path / "nothing")
     (tmp_path / "t").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InvalidTrajectory, match="no text"):
+    with pytest.raises(InvalidTrajectory, match="not text"):
         load_trajectory(tmp_path / "t")
     (tmp_path / "t").write_bytes(gzip.compress(b"text" * 100)[:-9])
     with pytest.raises(InvalidTrajectory, match="cannot be read"):
@@ -569,7 +569,7 @@ BAD_BOXES: dict[str, tuple[Any, str]] = {
         [{"pose12": POSE, "T_world_object": np.eye(4).tolist(), "extents": [1, 1, 1]}],
         "one of them",
     ),
-    "a 2x2 matrix": ([{"T_world_object": [[1, 0], [0, 1]], "extents": [1, 1, 1]}], "no 4x4"),
+    "a 2x2 matrix": ([{"T_world_object": [[1, 0], [0, 1]], "extents": [1, 1, 1]}], "not a 4x4"),
     "a bent pose": (
         [{"pose12": [2.0, *POSE[1:]], "extents": [1, 1, 1]}],
         "box 0 has no rigid pose",

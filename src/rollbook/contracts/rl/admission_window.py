@@ -67,7 +67,7 @@ class ReleaseDecision(Record, frozen=True, kw_only=True):
             raise EmptyId(record=record, field="decided_by")
         if not self.reason.strip():
             raise InvalidValue(
-                record=record, field="reason", value="empty", expected="words someone can weigh"
+                record=record, field="reason", value="empty", expected="a reason in words"
             )
 
     def verify(self) -> None:

@@ -34,7 +34,7 @@ class FinalizeEpisodes(Struct, frozen=True):
 
 
 class OneFinalized(Struct, frozen=True, omit_defaults=True):
-    """With an `error` it is not finalized, and `status_code` is what a call of its own would have been answered."""
+    """With an `error` the episode is not finalized; `status_code` is the status that a single call would have."""
 
     episode_id: str
     status: EpisodeStatus | None = None
@@ -75,7 +75,7 @@ class ReadArtifacts(Struct, frozen=True):
 
 
 class ArtifactRead(Struct, frozen=True):
-    """Its bytes, or where they are; neither for one that is not here."""
+    """Has `data` or a `url`; an artifact that is not stored has neither."""
 
     episode_id: str
     kind: ArtifactKind

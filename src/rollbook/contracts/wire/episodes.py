@@ -61,7 +61,7 @@ class EpisodeCreated(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """What the sender says about an artifact; what is stored has to agree."""
+    """Size and digest that the sender announces for an artifact. The stored bytes must match."""
 
     sha256: Sha256 | None = None
     size: Size | None = None
@@ -142,7 +142,7 @@ class ArtifactRecord(Struct, frozen=True, kw_only=True):
     sha256: str | None = None
     content_type: str | None = None
     playable: bool | None = None
-    """Of a video: whether a browser can show it."""
+    """For a video: whether a browser can play it."""
 
 
 class EpisodeRecord(Struct, frozen=True, kw_only=True):

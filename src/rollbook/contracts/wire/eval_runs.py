@@ -18,12 +18,12 @@ Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=LONGEST_INDEXED)]
 class CreateEvalRun(Struct, frozen=True, kw_only=True):
     candidate_policy_version: NotBlank
     baseline_episode_ids: Annotated[list[Id], Meta(min_length=1)]
-    """At most 10,000. An id that stands here twice counts once."""
+    """At most 10,000. A repeated id counts once."""
     baseline_policy_version: Version | None = None
     name: Name | None = None
     metadata: dict[str, Any] | None = None
     gate: dict[str, Any] | None = None
-    """`gate.v1`: what has to be shown before the candidate ships. It cannot be changed afterwards."""
+    """`gate.v1`: the rules that the candidate has to pass. It cannot be changed afterwards."""
     runner_kind: RunnerKind = "client"
     candidate_policy_revision: PolicyRevision | None = None
     """Which policy the candidate is, exactly."""
@@ -58,7 +58,7 @@ class PutResults(Struct, frozen=True):
 
 
 class OneResultPut(Struct, frozen=True, omit_defaults=True):
-    """With an `error` it was not taken, and `status_code` is what a call of its own would have been answered."""
+    """With an `error` the result was refused; `status_code` is the status that a single call would have."""
 
     baseline_episode_id: str
     eval_result_id: str | None = None
@@ -97,9 +97,9 @@ class EvalRunListed(Struct, frozen=True, kw_only=True):
     episodes_completed: int
     episodes_failed: int
     recommend: str | None
-    """From the summary: what a majority of the averages says."""
+    """From the summary: the majority vote of the means."""
     decision: str | None
-    """From the summary: what the gate says."""
+    """From the summary: the decision by the gate."""
     gate_digest: str
     created_by: str | None
     created_at: str

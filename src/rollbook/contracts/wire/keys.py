@@ -56,7 +56,7 @@ class KeyRevoked(Struct, frozen=True):
 
 
 class StartLogin(Struct, frozen=True, kw_only=True):
-    """What a machine says about itself; shown to whoever approves it."""
+    """Facts about the machine, shown to the person who approves the login."""
 
     user_agent: DeviceText | None = None
     hostname: DeviceText | None = None
@@ -76,7 +76,7 @@ class PollLogin(Struct, frozen=True):
 
 
 class LoginPolled(Struct, frozen=True, omit_defaults=True):
-    """With `approved` comes the key, once."""
+    """The answer `approved` has the key, once."""
 
     status: Literal["pending", "approved", "denied"]
     interval: int | None = None

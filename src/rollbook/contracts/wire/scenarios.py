@@ -22,7 +22,7 @@ class Promote(Struct, frozen=True, kw_only=True):
 
 
 class ChangeScenario(Struct, frozen=True, kw_only=True):
-    """What is left out, or null, stays."""
+    """Fields that are left out or null do not change."""
 
     name: ScenarioName | None = None
     description: Description | None = None

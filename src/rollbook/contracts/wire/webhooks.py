@@ -15,7 +15,7 @@ Event: TypeAlias = Literal["eval_run.completed", "eval_run.failed", "eval_run.ca
 EVENTS: tuple[Event, ...] = get_args(Event)
 
 
-class DecisionTold(Struct, frozen=True, kw_only=True):
+class DecisionSummary(Struct, frozen=True, kw_only=True):
     """The main fields of a decision; the run has all of it."""
 
     recommend: Recommendation
@@ -38,7 +38,7 @@ class EvalRunEnded(Struct, frozen=True, kw_only=True):
     episodes_completed: int
     episodes_failed: int
     recommend: str | None
-    decision: DecisionTold | None
+    decision: DecisionSummary | None
     gate_digest: str
     url: str
     """The page of the run."""

@@ -87,7 +87,7 @@ def _pose(box: ImportedBox, row: int, name: str) -> list[float]:
     if matrix is None:
         return list(box.pose12 or ())
     if [len(line) for line in matrix] not in ([4, 4, 4, 4], [4, 4, 4]):
-        raise InvalidBoxes(record=name, detail=f"box {row}: T_world_object is no 4x4 matrix")
+        raise InvalidBoxes(record=name, detail=f"box {row}: T_world_object is not a 4x4 matrix")
     return [value for line in matrix[:3] for value in line[:3]] + [line[3] for line in matrix[:3]]
 
 

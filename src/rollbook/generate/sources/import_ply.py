@@ -203,7 +203,7 @@ class _Words:
         try:
             self._words = np.array(data.split(), np.float64)
         except ValueError as error:
-            raise InvalidMesh(record=name, detail=f"a value is no number ({error})") from error
+            raise InvalidMesh(record=name, detail=f"a value is not a number ({error})") from error
         self._at = 0
 
     def read(self, element: PlyElement) -> None:

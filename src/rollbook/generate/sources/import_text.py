@@ -26,7 +26,7 @@ def read_text(place: Path, refuse: Refuse) -> str:
         data = place.read_bytes()
         return (gzip.decompress(data) if data.startswith(_GZIP) else data).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise refuse(f"it is no text: {error}") from error
+        raise refuse(f"it is not text: {error}") from error
     except (OSError, EOFError, zlib.error) as error:
         detail = getattr(error, "strerror", None) or str(error)
         raise refuse(f"cannot be read ({detail})") from error
@@ -36,7 +36,7 @@ def parsed_json(text: str, refuse: Refuse) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise refuse(f"it is no JSON: {error}") from error
+        raise refuse(f"it is not JSON: {error}") from error
 
 
 def csv_columns(text: str, names: Sequence[str], refuse: Refuse) -> dict[str, NDArray[np.float64]]:

@@ -227,7 +227,7 @@ def _of_matrices(given: list[Any], where: Where, place: Path) -> Array:
         except (TypeError, ValueError):
             matrix = np.zeros(0)
         if matrix.shape not in ((4, 4), (3, 4)):
-            raise _refused(place, f"{where(row)} is no 4x4 matrix")
+            raise _refused(place, f"{where(row)} is not a 4x4 matrix")
         matrices[row, : len(matrix)] = matrix
     _refuse_empty(matrices, place)
     flat = matrices[:, :3].reshape(-1, 12)

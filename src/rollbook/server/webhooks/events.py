@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from rollbook.contracts.decision import Rollup, read_summary
-from rollbook.contracts.wire.webhooks import EVENTS, DecisionTold, EvalRunEnded, WebhookMessage
+from rollbook.contracts.wire.webhooks import EVENTS, DecisionSummary, EvalRunEnded, WebhookMessage
 from rollbook.server.db.columns import now_us
 from rollbook.server.db.engine import to_json
 from rollbook.server.http.responses import answer_from_row, wire_time
@@ -33,12 +33,12 @@ def announce_run(scope: Scope, settings: Settings, run: EvalRunRow) -> bool:
     return scope.announce(event, lambda delivery: body_of(delivery, event, scope.org_id, data)) > 0
 
 
-def _decision(run: EvalRunRow) -> DecisionTold | None:
+def _decision(run: EvalRunRow) -> DecisionSummary | None:
     summary = read_summary(run.summary)
     if not isinstance(summary, Rollup):
         return None
     decision = summary.decision
-    return answer_from_row(DecisionTold, decision, reasons=decision.reasons[:_MOST_REASONS])
+    return answer_from_row(DecisionSummary, decision, reasons=decision.reasons[:_MOST_REASONS])
 
 
 def body_of(delivery_id: str, event: str, org_id: str, data: dict[str, Any] | EvalRunEnded) -> str:

@@ -345,7 +345,7 @@ def _suspicious(reader: StoredTables, config: RolloutSuspiciousQueryConfig) -> s
     more = f"<p>The first {_LISTED} of each kind:</p>" if total > len(rows) else ""
     body = summary + (more + listed if rows else "")
     return _section(
-        "Worth a second look", "Heuristics; an error breaks a rule, a warning is unusual.", body
+        "Suspicious rows", "Heuristics; an error breaks a rule, a warning is unusual.", body
     )
 
 
