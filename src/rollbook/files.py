@@ -54,7 +54,7 @@ def write_errors(path: AnyPath) -> Iterator[None]:
         raise StorageError(path=str(path), detail=detail) from error
 
 
-def _beside(path: Path, suffix: str) -> Path:
+def _hidden_name_beside(path: Path, suffix: str) -> Path:
     """A new hidden name in the same folder. The name is shortened, because file systems limit its length."""
     return path.with_name(f".{path.name[:40]}.{os.urandom(8).hex()}{suffix}")
 
@@ -89,7 +89,7 @@ def atomic_write(path: AnyPath, *, replace: bool = True) -> Iterator[BinaryIO]:
     leaves its `.*.tmp` file behind.
     """
     final = Path(path)
-    temp = _beside(final, ".tmp")
+    temp = _hidden_name_beside(final, ".tmp")
     with _storage_errors(final, "cannot be written"):
         if not replace:
             _refuse_existing(final)
@@ -204,7 +204,7 @@ def _fsync_tree(folder: AnyPath) -> None:
 
 def _exchange(source: Path, target: Path) -> Path:
     """Put `source` in the place of `target`. Returns the new path of the old folder."""
-    aside = _beside(target, ".old")
+    aside = _hidden_name_beside(target, ".old")
     if _renameat2(source, target, _RENAME_EXCHANGE):
         os.rename(source, aside)  # at once: nobody may take the old folder for a finished new one
         return aside

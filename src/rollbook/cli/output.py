@@ -92,7 +92,7 @@ def replace_hint() -> Iterator[None]:
         raise TargetExists(path=error.path, detail="--replace replaces it") from error
 
 
-def most(limit: int) -> int | None:
+def limit_or_none(limit: int) -> int | None:
     """The value of `--limit` for functions that take None for "all"; 0 means all."""
     return limit or None
 
@@ -105,7 +105,7 @@ def print_limited(
     total: int | None = None,
 ) -> None:
     """Print all columns as JSON, or `columns` as a table. A limit of 0 prints all rows."""
-    shown = rows[: most(limit)]
+    shown = rows[: limit_or_none(limit)]
     if as_json:
         print_json(shown)
     else:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ReplayArguments:
     """The parsed command line of `rollbook replay run`."""
 
     policy: str
@@ -43,7 +43,7 @@ class Asked:
         return self.store is not None and not self.ids and self.resume is None
 
 
-def check(asked: Asked, *, gate_given: bool) -> None:
+def check(asked: ReplayArguments, *, gate_given: bool) -> None:
     """Refuses arguments that contradict each other, before anything is done."""
     from rollbook.engines import check_engine
 

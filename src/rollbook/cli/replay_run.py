@@ -17,7 +17,7 @@ import typer
 from rollbook.cli.login import ProfileName
 from rollbook.cli.output import OK, USAGE, VIOLATIONS, AsJson, print_error, print_json
 from rollbook.cli.replay_arguments import (
-    Asked,
+    ReplayArguments,
     check,
     ci_facts,
     episode_ids,
@@ -194,7 +194,7 @@ def run(
     Exits with 0 when every episode is complete, and with 1 when one failed; with --gate, by the decision.
     """
     with _exit_codes(gate):
-        asked = Asked(
+        asked = ReplayArguments(
             policy=policy,
             candidate=candidate_version,
             baseline=baseline_version,
@@ -224,7 +224,7 @@ def run(
 # --------------------------------------------------------------------------------------- replaying
 
 
-def _replay(asked: Asked, client: Client, *, gated: bool) -> RunReport:
+def _replay(asked: ReplayArguments, client: Client, *, gated: bool) -> RunReport:
     from rollbook import evals
     from rollbook.evals.environments import try_environment
     from rollbook.scoring import rollup
@@ -246,7 +246,7 @@ def _replay(asked: Asked, client: Client, *, gated: bool) -> RunReport:
             dry_run=asked.dry_run,
         )
     url = None if run.dry else f"{client.base_url}/portal/evals/{run.id}"
-    _say_started(asked, run, url)
+    _print_start(asked, run, url)
     results = _results(asked, run)
     total = len(run.baseline_episode_ids)
     report = _reported(run, total, results, url)
@@ -290,7 +290,7 @@ def _reported(
     )
 
 
-def _results(asked: Asked, run: EvalRun) -> list[EvalResult]:
+def _results(asked: ReplayArguments, run: EvalRun) -> list[EvalResult]:
     from rollbook import evals
 
     left = len(run.baseline_episode_ids)
@@ -307,7 +307,7 @@ def _results(asked: Asked, run: EvalRun) -> list[EvalResult]:
         )
 
 
-def _replay_store(asked: Asked) -> RunReport:
+def _replay_store(asked: ReplayArguments) -> RunReport:
     """The chains of the store are the baselines. No server is called."""
     from rollbook.evals import EvalRun
     from rollbook.evals.store_baselines import StoreBaselines
@@ -320,7 +320,7 @@ def _replay_store(asked: Asked) -> RunReport:
         raise ConfigurationError(message=f"--store {asked.store} has no chains to replay against")
     baseline = asked.baseline or asked.store_policy
     run = EvalRun("dry", asked.candidate or "", baseline, chains.ids, asked.name, dry=True)
-    _say_started(asked, run, None)
+    _print_start(asked, run, None)
     alone = asked.replay["workers"] == 1 and asked.replay["step_timeout_s"] is None
     if alone and asked.replay["engine"] == "local":
         results = replay_store(chains, asked.policy)
@@ -334,7 +334,7 @@ def _replay_store(asked: Asked) -> RunReport:
 # ----------------------------------------------------------------------------------------- printing
 
 
-def _say_started(asked: Asked, run: EvalRun, url: str | None) -> None:
+def _print_start(asked: ReplayArguments, run: EvalRun, url: str | None) -> None:
     if asked.quiet:
         return
     typer.echo(

@@ -139,7 +139,7 @@ def serve(
     with _listening(settings) as listening:
         settings = replace(settings, port=listening.getsockname()[1])
         made = _prepare_database(settings)
-        _greet(settings, made)
+        _print_start(settings, made)
         _run(settings, listening)
 
 
@@ -219,7 +219,7 @@ def _prepare_database(settings: Settings) -> Bootstrapped | None:
         return first_start(database)
 
 
-def _greet(settings: Settings, made: Bootstrapped | None) -> None:
+def _print_start(settings: Settings, made: Bootstrapped | None) -> None:
     typer.echo(f"Rollbook {__version__} on {settings.local_url}, data in {settings.data_dir}")
     if settings.public_url is not None:
         typer.echo(f"clients reach it at {settings.public_url}")

@@ -14,7 +14,7 @@ from rollbook.cli.output import (
     OK,
     VIOLATIONS,
     AsJson,
-    most,
+    limit_or_none,
     print_json,
     print_rows,
     shown_bytes,
@@ -38,7 +38,7 @@ Out = Annotated[Path, typer.Argument(help="Folder of the new store; it must not 
 Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing source store.")]
 
 
-def _there(path: Path) -> Path:
+def _existing_path(path: Path) -> Path:
     if not path.exists():
         raise ConfigurationError(message=f"there is nothing at {path}; name the folder of a store")
     return path
@@ -307,7 +307,7 @@ def _config_alone(config: Path, context: typer.Context) -> ImportConfig:
         if given and each.name not in ("out", "config", "replace", "as_json"):
             message = f"--config replaces all other options: leave out {each.opts[0]}"
             raise ConfigurationError(message=message)
-    return load_import_config(_there(config))
+    return load_import_config(_existing_path(config))
 
 
 def _pixels(size: str) -> list[int]:
@@ -331,7 +331,7 @@ def info(
     """Show the content of a source store and how it was made."""
     from rollbook.generate.sources.reader import SourceStore
 
-    opened = SourceStore.open(_there(store))
+    opened = SourceStore.open(_existing_path(store))
     manifest = opened.manifest
     size = sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
     if as_json:
@@ -363,7 +363,7 @@ def info(
     )
     typer.echo("")
     rows = _scene_rows(opened)
-    print_rows(rows[: most(limit)], total=len(rows))
+    print_rows(rows[: limit_or_none(limit)], total=len(rows))
 
 
 def _scene_rows(opened: SourceStore) -> list[dict[str, Any]]:
@@ -401,7 +401,7 @@ def validate(
     from rollbook.generate.sources.validation import validate_source_store
 
     with progress_bar("checking") as progress:
-        result = validate_source_store(_there(store), deep=deep, progress=progress)
+        result = validate_source_store(_existing_path(store), deep=deep, progress=progress)
     found = result.violations
     if as_json:
         counts = {"rows": result.rows, "scenes": result.scenes}
@@ -410,7 +410,7 @@ def validate(
             {"ok": result.ok, "store": str(store), "deep": deep, **counts, "violations": listed}
         )
         raise typer.Exit(OK if result.ok else VIOLATIONS)
-    for each in found[: most(limit)]:
+    for each in found[: limit_or_none(limit)]:
         text = str(each).removesuffix(f" [{each.code}]")
         typer.echo(f"{typer.style(each.code, fg='red')}  {text}")
     if limit and len(found) > limit:
@@ -443,7 +443,7 @@ def preview(
 
     if row is not None and key is not None:
         raise ConfigurationError(message="--row and --key do not go together: both name the row")
-    opened = SourceStore.open(_there(store), actor_only=actor_only)
+    opened = SourceStore.open(_existing_path(store), actor_only=actor_only)
     index = opened.find(key) if key is not None else row or 0
     shown = opened.row(index)
     with hint_at_replace(replace):

@@ -11,7 +11,7 @@ import typer
 from rollbook.cli.output import (
     OK,
     VIOLATIONS,
-    most,
+    limit_or_none,
     print_json,
     print_limited,
     print_rows,
@@ -107,7 +107,7 @@ def _print_inventory(folder: Path, limit: int, as_json: bool) -> None:
         detail = "it is not a store, and it contains no folder named *.zarr"
         raise StorageError(path=str(folder), detail=detail)
     if as_json:
-        print_json(rows[: most(limit)])
+        print_json(rows[: limit_or_none(limit)])
         return
     base = folder.resolve()
     for row in rows:
@@ -200,7 +200,7 @@ def validate(
         rows = [each.as_dict() for each in found]
         print_json({"ok": result.ok, "store": path, "deep": deep, **counts, "violations": rows})
         raise typer.Exit(OK if result.ok else VIOLATIONS)
-    for each in found[: most(limit)]:
+    for each in found[: limit_or_none(limit)]:
         text = str(each).removesuffix(f" [{each.code}]")
         typer.echo(f"{typer.style(each.code, fg='red')}  {text}")
     if limit and len(found) > limit:
@@ -323,7 +323,7 @@ def suspicious(
     )
     reader = _open(path)
     counts = suspicious_counts(reader, config=config)
-    rows = suspicious_rollout_rows(reader, config=config, limit=most(limit))
+    rows = suspicious_rollout_rows(reader, config=config, limit=limit_or_none(limit))
     if as_json:
         print_json({"counts": counts, "rows": rows})
     else:
@@ -406,7 +406,7 @@ def depth(
         _write_depth(reader, step, output, replace)
         return
     rows = selected_depth_summary_rows(
-        reader, rollout_row_id=rollout, step_row_id=step, limit=most(limit)
+        reader, rollout_row_id=rollout, step_row_id=step, limit=limit_or_none(limit)
     )
     filtered = step is not None or rollout is not None
     total = None if filtered else reader.num_steps

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rollbook.cli.output import most, print_limited, replace_hint, shown_bytes
+from rollbook.cli.output import limit_or_none, print_limited, replace_hint, shown_bytes
 
 if TYPE_CHECKING:
     from rollbook.store.reader import RolloutZarrStoreReader
@@ -63,7 +63,9 @@ def print_candidates(
     from rollbook.store.audit import candidate_audit_rows
     from rollbook.store.audit.rows import candidate_span, step_span
 
-    rows = candidate_audit_rows(reader, rollout_row_id=rollout, step_row_id=step, limit=most(limit))
+    rows = candidate_audit_rows(
+        reader, rollout_row_id=rollout, step_row_id=step, limit=limit_or_none(limit)
+    )
     span = candidate_span(reader, step_span(reader, rollout, step))
     if not as_json:
         rows = [{**row, "marks": _marks(row)} for row in rows]

@@ -41,7 +41,7 @@ def check(
         str | None,
         typer.Option(
             metavar="MODULE:ATTR",
-            help="Function that makes the environment of the candidate. Without it, the policy must assert its success.",
+            help="Function that makes the candidate's environment. Without it, the policy must assert its success.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Replay, but record nothing.")] = False,

@@ -123,7 +123,7 @@ def decoded_answer(request: Request, answer: Answer, message: type[T]) -> T:
         raise ServerError(
             status_code=answer.status,
             message=f"cannot {request.what}: {request.host} answered {reason}; is the base URL right?",
-            response_body=body if is_json else _kept(answer.body),
+            response_body=body if is_json else _first_text(answer.body),
             request_id=_request_id(answer, body),
         ) from error
 
@@ -131,11 +131,11 @@ def decoded_answer(request: Request, answer: Answer, message: type[T]) -> T:
 def raise_for(request: Request, answer: Answer) -> NoReturn:
     body = _decoded(answer.body)
     said = body.get("error") if isinstance(body, dict) else None
-    reason = said if isinstance(said, str) and said else _own_reason(request, answer)
+    reason = said if isinstance(said, str) and said else _default_reason(request, answer)
     raise api_error(
         answer.status,
         f"cannot {request.what}: {reason}",
-        body if body is not None else _kept(answer.body),
+        body if body is not None else _first_text(answer.body),
         request_id=_request_id(answer, body),
         retry_after=retry_after(answer),
     )
@@ -189,7 +189,7 @@ def transport_error(request: Request, error: Exception) -> TransportError:
     return found
 
 
-def _own_reason(request: Request, answer: Answer) -> str:
+def _default_reason(request: Request, answer: Answer) -> str:
     if 300 <= answer.status < 400:
         to = urlsplit(answer.headers.get("location", ""))
         return f"{request.host} redirects to {to.scheme}://{to.netloc}: use that as the base URL"
@@ -203,7 +203,7 @@ def _decoded(body: bytes) -> Any | None:
         return None
 
 
-def _kept(body: bytes) -> str | None:
+def _first_text(body: bytes) -> str | None:
     return body[:_LONGEST_TEXT_KEPT].decode("utf-8", "replace") or None
 
 

@@ -222,7 +222,7 @@ class SpoolDraft:
         """Adds a copy of the file. The caller may change or remove the original afterwards."""
         target = self._folder / FILE_NAMES[file.kind]
         target.unlink(missing_ok=True)
-        added = Uploaded(file.size, _linked(file, target) or _copied(file, target))
+        added = Uploaded(file.size, _link(file, target) or _copy(file, target))
         files = {**self._facts.files, file.kind: added.as_dict()}
         self._facts = replace(self._facts, files=files)
         _write(self._folder, self._facts)
@@ -265,7 +265,7 @@ def _move(source: Path, target: Path) -> None:
     fsync_folder(source.parent)
 
 
-def _linked(file: ArtifactFile, target: Path) -> str | None:
+def _link(file: ArtifactFile, target: Path) -> str | None:
     """The digest, or None if the file cannot be linked: it belongs to the caller or is on another disk."""
     if not file.is_ours:
         return None
@@ -276,7 +276,7 @@ def _linked(file: ArtifactFile, target: Path) -> str | None:
     return sha256_of(target)
 
 
-def _copied(file: ArtifactFile, target: Path) -> str:
+def _copy(file: ArtifactFile, target: Path) -> str:
     hasher = hashlib.sha256()
     try:
         with open(target, "xb") as out:

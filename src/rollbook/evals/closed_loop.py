@@ -240,12 +240,12 @@ class _Episode:
         self.rewards.append(float(number.item()))
 
     def _note(self, info: Mapping[str, Any]) -> None:
-        success = _truth(info, _SUCCESS_KEYS)
+        success = _first_boolean(info, _SUCCESS_KEYS)
         if success is not None:
             self._success = success
             if success and self._first_success is None:
                 self._first_success = len(self.rewards)
-        collided = _truth(info, _COLLISION_KEYS)
+        collided = _first_boolean(info, _COLLISION_KEYS)
         if collided is not None:
             self._collisions = (self._collisions or 0) + collided
         counted = _number(info.get("collision_count"))
@@ -294,7 +294,7 @@ def _play(
     factory: EnvironmentFactory, baseline: Baseline, policy: Policy, max_steps: int
 ) -> _Episode:
     episode = ReplayEpisode(id=baseline.id, step_count=None, record=baseline.record)
-    with _made(factory, episode) as environment:
+    with _open_environment(factory, episode) as environment:
         observation, info = _answered("reset", environment.reset(seed=baseline.seed), 2)
         log = _log(environment, baseline, observation)
         seen = log.see(observation, info)
@@ -304,7 +304,7 @@ def _play(
             step = len(log.rewards)
             if not waiting:
                 context = StepContext(step, step == 0, step + 1 == max_steps, log.t_ns, episode)
-                waiting = _in_turn(policy.act(seen, context), policy.chunk)
+                waiting = _split_chunk(policy.act(seen, context), policy.chunk)
             action = waiting.pop(0)
             stepped = environment.step(action_for(environment, action))
             observation, reward, terminated, truncated, info = _answered("step", stepped, 5)
@@ -332,7 +332,7 @@ def _answered(what: str, answer: Any, parts: int) -> tuple[Any, ...]:
 
 
 @contextmanager
-def _made(factory: EnvironmentFactory, episode: ReplayEpisode) -> Iterator[Environment]:
+def _open_environment(factory: EnvironmentFactory, episode: ReplayEpisode) -> Iterator[Environment]:
     environment = make_environment(factory, episode)
     try:
         yield environment
@@ -366,7 +366,7 @@ def _names(sensors: Arrays, found: list[str]) -> dict[str, str]:
     )
 
 
-def _in_turn(answer: Action, chunk: int | None) -> list[Action]:
+def _split_chunk(answer: Action, chunk: int | None) -> list[Action]:
     """All actions of a chunk are taken before the policy is called again."""
     if chunk is None:
         return [answer]
@@ -382,7 +382,7 @@ def _in_turn(answer: Action, chunk: int | None) -> list[Action]:
     return [{key: column[i] for key, column in columns.items()} for i in range(chunk)]
 
 
-def _truth(info: Mapping[str, Any], keys: tuple[str, ...]) -> bool | None:
+def _first_boolean(info: Mapping[str, Any], keys: tuple[str, ...]) -> bool | None:
     number = next((_number(info[key]) for key in keys if key in info), None)
     return None if number is None else bool(number)
 

@@ -25,7 +25,7 @@ from rollbook.scoring.observations import ObservationTable
 FRAME_KEY = "/video/rgb"
 _EARLY_S = 0.001
 """Clocks are rounded: a frame that is this little later than a step still counts as before it."""
-_WORTH_A_JUMP_S = 5.0
+_SEEK_ABOVE_S = 5.0
 """For a longer way forward the decoder seeks to a key frame; otherwise it decodes all frames between."""
 
 Picture = NDArray[np.uint8]
@@ -139,7 +139,7 @@ class _Video:
     def at(self, seconds: float) -> Picture:
         """The frame for this time; after the end, the last frame."""
         is_past = self._now is not None and seconds < self._now[0] - _EARLY_S
-        is_far = self._next is not None and seconds - self._next[0] > _WORTH_A_JUMP_S
+        is_far = self._next is not None and seconds - self._next[0] > _SEEK_ABOVE_S
         if is_past or is_far:
             self._jump(seconds)
         while self._next is not None and self._is_due(seconds):

@@ -143,7 +143,7 @@ class PolicySource:
     @property
     def keeps_state(self) -> bool:
         """Whether it is an object with a state, which two workers must not share."""
-        found = _found(self.given)
+        found = _loaded_if_named(self.given)
         return not _is_factory(found) and callable(getattr(found, "reset", None))
 
     def make(self) -> Policy:
@@ -151,12 +151,12 @@ class PolicySource:
 
 
 def as_policy(given: Any, step_timeout_s: float | None = None) -> Policy:
-    found = _found(given)
+    found = _loaded_if_named(given)
     if _is_factory(found):
         found = found()
     if isinstance(found, Policy):
         return found
-    if not callable(found) and not _acts(found):
+    if not callable(found) and not _has_act(found):
         raise ConfigurationError(
             message=f"policy_callable is a {type(found).__name__}, expected a function from an observation to an "
             "action, an object with act(obs, context), a class of such, or 'module:attr'"
@@ -174,7 +174,7 @@ def load_attribute(spec: str, what: str) -> Any:
     if not colon or not name.strip() or not attribute.strip():
         message = f"{what} {spec!r} is not like package.module:name"
         raise ConfigurationError(message=message)
-    _look_here()
+    _search_current_folder()
     try:
         found: Any = importlib.import_module(name.strip())
     except ModuleNotFoundError as error:
@@ -194,18 +194,18 @@ def load_attribute(spec: str, what: str) -> Any:
     return found
 
 
-def _look_here() -> None:
+def _search_current_folder() -> None:
     """Adds the current folder to the path, as Python does for a script."""
     here = os.getcwd()
     if "" not in sys.path and here not in sys.path:
         sys.path.insert(0, here)
 
 
-def _found(given: Any) -> Any:
+def _loaded_if_named(given: Any) -> Any:
     return load_policy(given) if isinstance(given, str) else given
 
 
-def _acts(value: Any) -> bool:
+def _has_act(value: Any) -> bool:
     return callable(getattr(value, "act", None)) or callable(getattr(value, "act_batch", None))
 
 
@@ -213,7 +213,7 @@ def _is_factory(value: Any) -> bool:
     """A class, or a function without arguments. A function that acts takes an observation."""
     if inspect.isclass(value):
         return True
-    if not callable(value) or _acts(value):
+    if not callable(value) or _has_act(value):
         return False
     try:
         signature = inspect.signature(value)

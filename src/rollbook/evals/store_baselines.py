@@ -147,9 +147,12 @@ class StoreBaselines(Sequence[Baseline]):
 
     def provenance(self, row: int) -> dict[str, Any]:
         """Where the chain comes from: rollout, source row, target, and the digests of the configurations."""
-        rollout, lineage = self._words("rollouts", row), self._words("lineage", row)
-        source = self._words("sources", self._source_places[rollout["source_row_id"]])
-        target = self._words("targets", rollout["target_row_id"])
+        rollout, lineage = (
+            self._identity_columns("rollouts", row),
+            self._identity_columns("lineage", row),
+        )
+        source = self._identity_columns("sources", self._source_places[rollout["source_row_id"]])
+        target = self._identity_columns("targets", rollout["target_row_id"])
         return {
             "store_content_sha256": self.digest,
             "store_manifest_sha256": self.reader.attrs["manifest_sha256"],
@@ -179,9 +182,9 @@ class StoreBaselines(Sequence[Baseline]):
     def repro(self, row: int) -> dict[str, Any]:
         """Both sides have the same recorded states, so the comparison is deterministic. Chains of one source row and
         target are one situation."""
-        version = _env_version(self._words("lineage", row))
+        version = _env_version(self._identity_columns("lineage", row))
         seed = self.seed(row)
-        rollout = self._words("rollouts", row)
+        rollout = self._identity_columns("rollouts", row)
         return {
             "situation": f"{rollout['source_row_id']}:{rollout['target_row_id']}",
             "env_version": {"baseline": version, "candidate": version},
@@ -308,7 +311,7 @@ class StoreBaselines(Sequence[Baseline]):
         commit = git.get("commit")
         return commit if isinstance(commit, str) else None
 
-    def _words(self, table: str, row: int) -> dict[str, Any]:
+    def _identity_columns(self, table: str, row: int) -> dict[str, Any]:
         """The identity columns of one row, with codes decoded to words; None for missing ones."""
         values: dict[str, Any] = {}
         for name in _IDENTITY[table]:

@@ -143,7 +143,7 @@ class _Logger:
             for row, record, there in zip(rows, records, ids, strict=True)
             if there is None
         ]
-        made = iter(self._made(missing) if missing else ())
+        made = iter(self._create_and_fill(missing) if missing else ())
         return [next(made) if each is None else each for each in ids]
 
     def _files(self, row: int) -> dict[ArtifactKind, bytes]:
@@ -155,7 +155,7 @@ class _Logger:
             "actions": _encoded(self._chains.actions(row)),
         }
 
-    def _made(self, chains: list[_Chain]) -> list[str]:
+    def _create_and_fill(self, chains: list[_Chain]) -> list[str]:
         created = create_episodes(self._client, [each.create(self._tags) for each in chains])
         urls = [urls_by_kind(each.upload_urls) for each in created]
         if any(

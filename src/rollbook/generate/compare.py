@@ -86,7 +86,7 @@ class Comparison:
     ) -> PolicyResult:
         own = self.endpoint[:, number]
         target, scene, coverage = own.mean(axis=0).tolist()
-        alone = PolicyResult(policy, len(own), target, _known(scene), coverage)
+        alone = PolicyResult(policy, len(own), target, _finite_or_none(scene), coverage)
         if policy == reference:
             return alone
         low, mean, high = paired_interval(own[:, 0] - base)
@@ -95,8 +95,8 @@ class Comparison:
             alone,
             versus=reference,
             difference=mean,
-            low=_known(low),
-            high=_known(high),
+            low=_finite_or_none(low),
+            high=_finite_or_none(high),
             wins=wins,
         )
 
@@ -110,7 +110,7 @@ def reference_of(policies: Sequence[str], versus: str | None) -> str:
     return reference
 
 
-def _known(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 

@@ -158,7 +158,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         skipped: dict[str, int] = {}
         rows = [wanted["row"]] if "row" in wanted else self._drawn_rows()
         for row in rows:
-            self._episode = self._begun(row, wanted, skipped)
+            self._episode = self._start_episode(row, wanted, skipped)
             if self._episode is not None:
                 return self._observation(), self._info() | {"skipped": skipped}
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
@@ -179,7 +179,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         else:
             reward = self.invalid_reward
             episode.ended = "invalid_action" if self.invalid_ends else None
-        self._look_around(episode)
+        self._offer_shell(episode)
         info = self._info() | {"reasons": _reasons(shell, index)}
         return self._observation(), reward, episode.ended is not None, False, info
 
@@ -212,7 +212,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         selection, _ = self._roller_in(opened.scene_id).select(opened, opened.oracle, actor)
         return _PreparedRow(opened, actor, selection.targets, selection.skip_reason)
 
-    def _begun(
+    def _start_episode(
         self, row: int, wanted: Mapping[str, int], skipped: dict[str, int]
     ) -> _Episode | None:
         """An episode from a usable target of the row. None if there is none; `skipped` then counts the reasons."""
@@ -276,7 +276,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         episode.node = episode.evaluator.child(shell, index)
         return reward
 
-    def _look_around(self, episode: _Episode) -> None:
+    def _offer_shell(self, episode: _Episode) -> None:
         """Offers the shell of the current node, unless the episode is over."""
         if episode.ended is None and episode.steps == self.horizon:
             episode.ended = "horizon"

@@ -54,7 +54,7 @@ def rolled_out(
     assert opened.oracle is not None  # the writer opens sources whole
     actor = ActorState.from_view(opened.actor)
     selection, _ = roller.select(opened, opened.oracle, actor)
-    for wanted in _wanted(selection, target, opened.sample_key):
+    for wanted in _targets_of_rank(selection, target, opened.sample_key):
         try:
             engine = RolloutEngine(roller.task(opened, opened.oracle, actor, wanted))
             result = engine.run(chosen)
@@ -62,7 +62,7 @@ def rolled_out(
         except TargetInvalid:
             if wanted.rank in (target, len(selection.targets) - 1):
                 raise
-    nodes, taken, end = _walked(engine.evaluator(chosen), _best(result))
+    nodes, taken, end = _nodes_along(engine.evaluator(chosen), _best_chain(result))
     return ShownRollout(
         row=opened,
         true_box=opened.oracle.boxes.take([wanted.gt_box_row]),
@@ -76,7 +76,7 @@ def rolled_out(
     )
 
 
-def _wanted(
+def _targets_of_rank(
     selection: TargetSelection, target: int | None, sample_key: str
 ) -> list[SelectedTarget]:
     """The target of that rank, or all targets if no rank is given."""
@@ -101,7 +101,7 @@ def _recipe_named(config: RolloutDatasetWriterConfig, name: str | None) -> Rollo
     return named[name]
 
 
-def _best(result: CounterfactualRolloutResult) -> RolloutChain:
+def _best_chain(result: CounterfactualRolloutResult) -> RolloutChain:
     def gained(chain: RolloutChain) -> float:
         taken = [
             step.metric_vectors["target_root_gain"][step.selected_shell_index]
@@ -112,7 +112,7 @@ def _best(result: CounterfactualRolloutResult) -> RolloutChain:
     return max(result.chains, key=gained)
 
 
-def _walked(
+def _nodes_along(
     evaluator: NodeEvaluator, chain: RolloutChain
 ) -> tuple[tuple[EvaluatedNode, ...], tuple[int, ...], Node]:
     """The evaluated nodes along a chain, the indices taken, and the final node, which is not evaluated."""

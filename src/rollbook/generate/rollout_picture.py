@@ -481,7 +481,7 @@ def _write_numbers(place: Any, shown: ShownRollout) -> None:
         f"error,\n{shown.unit}",
         f"within\n{radius:g} cm",
     ]
-    lines = [["root", "", "", "", *_known(shown.task.oracle_root)]]
+    lines = [["root", "", "", "", *_error_and_coverage(shown.task.oracle_root)]]
     ends = [*(node.node for node in shown.nodes[1:]), shown.end]
     for number, gain in enumerate(shown.gains):
         node = shown.nodes[number]
@@ -492,7 +492,7 @@ def _write_numbers(place: Any, shown: ShownRollout) -> None:
                 f"{node.num_valid} of {len(node.candidates)}",
                 f"{gain:+.1%}",
                 "" if scene is None else f"{scene[shown.taken[number]]:+.1%}",
-                *_known(ends[number].oracle),
+                *_error_and_coverage(ends[number].oracle),
             ]
         )
     shown_lines = [lines[number] for number in _some_of(len(lines))]
@@ -504,5 +504,5 @@ def _write_numbers(place: Any, shown: ShownRollout) -> None:
         table[0, column].set(height=1.7 * table[0, column].get_height(), facecolor="#eeeeee")
 
 
-def _known(state: OracleState) -> list[str]:
+def _error_and_coverage(state: OracleState) -> list[str]:
     return [f"{state.target.error:.4f}", f"{state.target.coverage:.0%}"]

@@ -68,7 +68,7 @@ def action_l2_distance(baseline: Arrays, candidate: ActionColumns) -> float | No
         for key in keys:
             recorded = numbers_of(baseline[key][:steps])
             for sized in _answers(key, recorded.shape[1], candidate):
-                rows, values = _before(steps, sized)
+                rows, values = _rows_before(steps, sized)
                 difference = recorded[rows] - values
                 squares[rows] += np.einsum("ij,ij->i", difference, difference)
                 paired[rows] = True
@@ -90,11 +90,13 @@ def ood_action_share(baseline: Arrays, candidate: ActionColumns) -> float | None
         counted[column.rows] = True
         sized = column.of_size(math.prod(baseline[key].shape[1:]))
         if sized is not None and sized.values.size:
-            outside[sized.rows] |= _far(baseline[key].astype(np.float64), sized.values)
+            outside[sized.rows] |= _out_of_distribution(
+                baseline[key].astype(np.float64), sized.values
+            )
     return float(np.count_nonzero(outside) / np.count_nonzero(counted)) if counted.any() else None
 
 
-def _far(recorded: Floats, values: Array) -> NDArray[np.bool_]:
+def _out_of_distribution(recorded: Floats, values: Array) -> NDArray[np.bool_]:
     with np.errstate(all="ignore"):
         mean, deviation = recorded.mean(axis=0).ravel(), recorded.std(axis=0).ravel()
         deviation = np.where(deviation < _LEAST_DEVIATION, 1.0, deviation)
@@ -122,7 +124,7 @@ def _answers(key: str, size: int, candidate: ActionColumns) -> Iterator[SizedRow
         yield sized
 
 
-def _before(steps: int, sized: SizedRows) -> tuple[Rows, Floats]:
+def _rows_before(steps: int, sized: SizedRows) -> tuple[Rows, Floats]:
     values = sized.values.astype(np.float64)
     if len(sized.rows) and sized.rows[-1] >= steps:
         kept = int(np.searchsorted(sized.rows, steps))
@@ -257,7 +259,7 @@ class _Sums:
             self._compare_with_range(answers, spread)
 
     def _measure(self, recorded: Floats, answers: SizedRows, spread: Spread) -> None:
-        rows, values = _before(len(recorded), answers)
+        rows, values = _rows_before(len(recorded), answers)
         theirs, moving = recorded[rows], np.isfinite(spread.scale)
         known = np.isfinite(theirs) & moving
         scaled = np.where(known, (values - theirs) / np.where(moving, spread.scale, 1.0), 0.0)

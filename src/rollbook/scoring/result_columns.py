@@ -79,7 +79,9 @@ class ResultColumns:
             failed=np.array([row.status == "failed" for row in rows], bool),
             outcomes=_outcomes(metrics, stated, complete),
             env_mismatch=np.array([_env_differs(each) for each in repro], bool),
-            nondeterministic=np.array([_denied(each, "deterministic") for each in repro], bool),
+            nondeterministic=np.array(
+                [_is_not_true(each, "deterministic") for each in repro], bool
+            ),
             metrics=metrics,
             repeated=repeated,
             situations=_situations(repro) if any(repro) else None,
@@ -128,13 +130,13 @@ def _situations(repro: Sequence[Mapping[str, Any]]) -> NDArray[np.intp] | None:
     first: dict[Hashable, int] = {}
     found = np.arange(len(repro))
     for row, stated in enumerate(repro):
-        start = _start(stated)
+        start = _situation_key(stated)
         if start is not None:
             found[row] = first.setdefault(start, row)
     return found if (found != np.arange(len(repro))).any() else None
 
 
-def _start(repro: Mapping[str, Any]) -> Hashable | None:
+def _situation_key(repro: Mapping[str, Any]) -> Hashable | None:
     named = repro.get("situation")
     if isinstance(named, str):
         return named
@@ -198,14 +200,14 @@ def _kind(stated: Mapping[str, Any] | None, name: str) -> int:
 
 def _env_differs(repro: Mapping[str, Any]) -> bool:
     """Whether the candidate ran in another environment or from another seed than the baseline."""
-    if _denied(repro, "env_match"):
+    if _is_not_true(repro, "env_match"):
         return True
     seed = _mapping(repro, "seed") or {}
     seeds = (seed.get("baseline"), seed.get("candidate"))
     return None not in seeds and seeds[0] != seeds[1]
 
 
-def _denied(repro: Mapping[str, Any], name: str) -> bool:
+def _is_not_true(repro: Mapping[str, Any], name: str) -> bool:
     """Whether the value is anything but true. Null means that nobody checked."""
     return repro.get(name) not in (None, True)
 

@@ -5,8 +5,8 @@
     secret.key         signs URLs; with another secret, existing URLs stop working
     blobs/objects/…    the bytes of artifacts, if they are on local disk
 
-The server may keep running. The database is copied before the blobs: a blob that arrives in between is an extra file, which
-does no harm; in the other order it would be missing. The folder gets its name when it is complete.
+The server may keep running. The database is copied before the blobs: a blob that arrives between is an extra file and
+does no harm. In the other order it would be missing. The folder gets its name when it is complete.
 """
 
 from __future__ import annotations
@@ -194,14 +194,14 @@ def read_backup(path: Path) -> Backup:
         if said["version"] != VERSION:
             detail = f"it is of version {said['version']!r}, expected {VERSION}"
             raise UnsupportedVersion(path=str(path), detail=detail)
-        return _said(path, said)
+        return _backup_from(path, said)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, StorageError):
             raise
         raise StorageError(path=str(path), detail=f"not a backup: {error}") from error
 
 
-def _said(path: Path, said: dict[str, Any]) -> Backup:
+def _backup_from(path: Path, said: dict[str, Any]) -> Backup:
     files = {
         _checked_name(name): BackedUpFile(int(file["size"]), str(file["sha256"]))
         for name, file in said["files"].items()

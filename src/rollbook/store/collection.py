@@ -60,7 +60,7 @@ class RolloutCollection:
     def __init__(self, stores: Iterable[StoreLike]) -> None:
         self.stores = tuple(
             store if isinstance(store, RolloutZarrStoreReader) else open_store(store)
-            for store in _listed(stores)
+            for store in _list_of_stores(stores)
         )
         _check_compatible(self.stores)
         self._merged: dict[str, _Dictionary] = {}
@@ -420,7 +420,7 @@ def _checked_rows(rows: Array, total: int, table: str) -> Rows:
 # ------------------------------------------------------------------------------------ compatibility
 
 
-def _listed(stores: Iterable[StoreLike]) -> list[StoreLike]:
+def _list_of_stores(stores: Iterable[StoreLike]) -> list[StoreLike]:
     if isinstance(stores, str | os.PathLike | RolloutZarrStoreReader):
         raise ConfigurationError(message="a collection takes a list of stores, not a single one")
     listed = list(stores)

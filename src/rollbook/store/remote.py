@@ -390,7 +390,7 @@ class _Publication:
             return
         found = set(there)
         if found and not replace:
-            raise TargetExists(path=self._remote.url, detail=self._found(found, left))
+            raise TargetExists(path=self._remote.url, detail=self._describe_found(found, left))
         owned = self._owned(found, left)
         self._refuse_foreign(found - owned)
         if owned - {SIDECAR}:
@@ -404,7 +404,7 @@ class _Publication:
         data = self._remote.read_if_there(SIDECAR) if SIDECAR in there else None
         return None if data is None else _Sidecar.parse(f"{self._remote.url}/{SIDECAR}", data)
 
-    def _found(self, found: set[str], left: _Sidecar | None) -> str:
+    def _describe_found(self, found: set[str], left: _Sidecar | None) -> str:
         if ROOT in found:
             return "a store is published there; pass replace=True to replace it"
         if left is not None:

@@ -180,7 +180,7 @@ def to_packed_bins(
             **identity,
             **_signed({**recipe, "bin": index}),
             **packed_places(batch.batch_id, chosen.rows[first:end], own - own[0]),
-            **_each(arrays, operator.itemgetter(slice(own[0], own[-1]))),
+            **_changed(arrays, operator.itemgetter(slice(own[0], own[-1]))),
             dropped_rows=chosen.dropped_rows,
         )
         parts.append(part)
@@ -346,8 +346,8 @@ def _signed(recipe: dict[str, Plain]) -> dict[str, Any]:
     return {"recipe": recipe, "recipe_digest": digest_of(EXPORT_DOMAIN, recipe)}
 
 
-def _each(arrays: Mapping[str, Any], change: Callable[[Column], Column]) -> dict[str, Any]:
+def _changed(arrays: Mapping[str, Any], change: Callable[[Column], Column]) -> dict[str, Any]:
     return {
-        name: _each(value, change) if name == "columns" else change(value)
+        name: _changed(value, change) if name == "columns" else change(value)
         for name, value in arrays.items()
     }

@@ -441,7 +441,7 @@ def test_what_many_have_is_read_from_the_newest_on_without_sorting(
 def test_the_rarest_leads(crowd: Organisation) -> None:
     def leader(scope: Scope) -> object:
         wanted = EpisodeFilter(policy_version="v1", robot="rare", metadata={"all": 1})
-        return scope._fewest(queries_search._leads(wanted), wanted)[0]
+        return scope._rarest(queries_search._leads(wanted), wanted)[0]
 
     assert crowd.read(leader) == queries_search._Lead(column="robot", value="rare")
 

@@ -163,7 +163,7 @@ class Oracle:
                 completeness, coverage = self._means(region, best)
                 found[region][row] = completeness, coverage, points
 
-        self._each(len(images), camera, measure)
+        self._for_each_row(len(images), camera, measure)
         columns: dict[str, Doubles] = {}
         for region, measured in found.items():
             columns |= _columns(region, self.known(state, region), measured)
@@ -203,7 +203,7 @@ class Oracle:
             best, points = work.seen(state, images[row], placed[row])[region]
             d2[row], added[row] = best[:size], points
 
-        self._each(len(images), camera, keep)
+        self._for_each_row(len(images), camera, keep)
         return d2, added
 
     def known(self, state: OracleState, region: str) -> RegionState:
@@ -256,16 +256,19 @@ class Oracle:
         completeness, coverage = self._means(region, best)
         return RegionState(d2, accuracy_sum, points, completeness, coverage, root_error)
 
-    def _each(self, count: int, camera: Camera, work: Callable[[int, _Workspace], None]) -> None:
+    def _for_each_row(
+        self, count: int, camera: Camera, work: Callable[[int, _Workspace], None]
+    ) -> None:
         """Calls `work` for every row. Each thread takes the next row; rows are independent."""
         rows = iter(range(count))
         threads = min(self.geometry.threads, count)
         if threads <= 1:
-            _work_off(rows, _Workspace(self, camera), work)
+            _process_rows(rows, _Workspace(self, camera), work)
             return
         with ThreadPoolExecutor(threads) as pool:
             done = [
-                pool.submit(_work_off, rows, _Workspace(self, camera), work) for _ in range(threads)
+                pool.submit(_process_rows, rows, _Workspace(self, camera), work)
+                for _ in range(threads)
             ]
             for each in done:
                 each.result()
@@ -323,7 +326,7 @@ class _Workspace:
         return found
 
 
-def _work_off(
+def _process_rows(
     rows: Iterator[int], space: _Workspace, work: Callable[[int, _Workspace], None]
 ) -> None:
     for row in rows:

@@ -80,11 +80,11 @@ class RolloutEngine:
             if all(chain.ended for chain in frontier):
                 break
             if step + 1 < recipe.horizon:
-                frontier = [_moved(chain, evaluator) for chain in frontier]
+                frontier = [_at_next_node(chain, evaluator) for chain in frontier]
         task = self.task
         return CounterfactualRolloutResult(
             root_pose_world=task.root_pose.astype(np.float32),
-            chains=_linked([_with_images(chain, evaluator) for chain in frontier]),
+            chains=_with_parents([_with_images(chain, evaluator) for chain in frontier]),
             policy=policy_name(recipe),
             horizon=recipe.horizon,
             branch_factor=recipe.branch_factor,
@@ -204,7 +204,7 @@ def _guard_view(evaluated: EvaluatedNode) -> GuardView:
     )
 
 
-def _moved(chain: _Chain, evaluator: NodeEvaluator) -> _Chain:
+def _at_next_node(chain: _Chain, evaluator: NodeEvaluator) -> _Chain:
     """The chain at the node to which its last step leads."""
     if chain.ended:
         return chain
@@ -214,7 +214,7 @@ def _moved(chain: _Chain, evaluator: NodeEvaluator) -> _Chain:
 
 def _with_images(chain: _Chain, evaluator: NodeEvaluator) -> _Chain:
     """Renders the stored images, at the end: chains that the beam dropped need none."""
-    taken = _taken(chain)
+    taken = _selected_path(chain)
     steps = tuple(
         replace(
             step,
@@ -227,13 +227,13 @@ def _with_images(chain: _Chain, evaluator: NodeEvaluator) -> _Chain:
     return replace(chain, steps=steps)
 
 
-def _taken(chain: _Chain) -> tuple[int, ...]:
+def _selected_path(chain: _Chain) -> tuple[int, ...]:
     return tuple(step.selected_shell_index for step in chain.steps)
 
 
-def _linked(chains: list[_Chain]) -> tuple[RolloutChain, ...]:
+def _with_parents(chains: list[_Chain]) -> tuple[RolloutChain, ...]:
     """Links each chain to the earlier chain with which it shares the most steps."""
-    taken = [_taken(chain) for chain in chains]
+    taken = [_selected_path(chain) for chain in chains]
     linked: list[RolloutChain] = []
     for number, chain in enumerate(chains):
         shared = [_common(taken[earlier], taken[number]) for earlier in range(number)]

@@ -94,7 +94,7 @@ def select_branches(
         logits = temperature_logits(values, eligible, temperature, robust)
     else:
         logits = np.where(eligible, 0.0, -np.inf)
-    return _drawn(policy, logits.astype(np.float32), eligible, count, rng, guards, shell)
+    return _draw_branches(policy, logits.astype(np.float32), eligible, count, rng, guards, shell)
 
 
 def temperature_logits(
@@ -175,7 +175,7 @@ def _certain(row: int, logits: Floats) -> Selection:
 # ------------------------------------------------------------------------------------------- drawn
 
 
-def _drawn(
+def _draw_branches(
     policy: CounterfactualSelectionPolicy,
     logits: Floats,
     eligible: Mask,

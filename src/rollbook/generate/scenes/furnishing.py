@@ -143,18 +143,18 @@ def furnish(
         for wish in _KINDS[kind]:
             draw = float(furniture.random())
             if wish.chance == 1 or draw < wish.chance * 2 * amount:
-                _grant(flat, room, wish, furniture, max_edge_m)
+                _place_wish(flat, room, wish, furniture, max_edge_m)
     tall, filling, hanging = furniture.spawn(3)
     for room in range(len(kinds)):
         area = plan.rooms[room].area
         for _ in range(round(occlusion * area / 4)):
             wish = Wish(str(tall.choice(_TALL)), "free")
-            _grant(flat, room, wish, tall, max_edge_m)
+            _place_wish(flat, room, wish, tall, max_edge_m)
         for _ in range(round(max(amount - 0.25, 0) * area / 3.0)):
             wish = Wish(str(filling.choice(_FILLERS)), str(filling.choice(["wall", "corner"])))
-            _grant(flat, room, wish, filling, max_edge_m)
+            _place_wish(flat, room, wish, filling, max_edge_m)
         _hang(flat, room, hanging, max_edge_m, amount)
-    _strew(flat, clutter_rng, max_edge_m, clutter)
+    _place_clutter(flat, clutter_rng, max_edge_m, clutter)
     return flat, kinds
 
 
@@ -176,7 +176,9 @@ def _kinds(plan: FloorPlan, rng: Rng) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _grant(flat: Furnished, room: int, wish: Wish, rng: Rng, max_edge_m: float) -> Placed | None:
+def _place_wish(
+    flat: Furnished, room: int, wish: Wish, rng: Rng, max_edge_m: float
+) -> Placed | None:
     """Places the wished object with the largest gap that fits; None if no place is found."""
     piece = build(wish.name, rng, max_edge_m)
     for gap_m in _GAPS_M.get(wish.where, (0.05,)):
@@ -217,7 +219,7 @@ def _hang(flat: Furnished, room: int, rng: Rng, max_edge_m: float, amount: float
         flat.try_wall(piece, room, poses, float(rng.uniform(1.42, 1.6)))
 
 
-def _strew(flat: Furnished, rng: Rng, max_edge_m: float, clutter: float) -> None:
+def _place_clutter(flat: Furnished, rng: Rng, max_edge_m: float, clutter: float) -> None:
     """Places small objects, first on furniture, then on the floor."""
     for number in range(len(flat.placed)):
         holder = flat.placed[number]

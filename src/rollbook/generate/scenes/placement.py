@@ -90,7 +90,7 @@ class Furnished:
         self.grid = WalkGrid.over(plan.size, plan.solid).without(plan.leaves())
         self._outside = [footprints(plan.outside_of(number)) for number in range(len(plan.rooms))]
         self._clear = np.concatenate([footprints(plan.keep_clear(_DOOR_DEPTH_M)), plan.leaves()])
-        self._windows = footprints([_before(window) for window in plan.windows])
+        self._windows = footprints([_floor_at_window(window) for window in plan.windows])
         self._floor = np.zeros((0, 5))
         self._top = plan.ceiling_m - _CEILING_GAP_M
         self._least_cells = _LEAST_FLOOR_LEFT * np.count_nonzero(self.grid.floor(BODY_RADIUS_M))
@@ -254,7 +254,7 @@ def _feet(piece: Piece, poses: Array) -> Array:
     return np.column_stack([poses[:, :2], half, poses[:, 2]])
 
 
-def _before(window: Opening) -> tuple[float, ...]:
+def _floor_at_window(window: Opening) -> tuple[float, ...]:
     """The floor on both sides of a window."""
     rect = list(window.rect)
     rect[window.axis] -= _WINDOW_DEPTH_M

@@ -154,7 +154,7 @@ def footprints(rects: ArrayLike) -> Array:
 def take_walk(grid: WalkGrid, config: WalkConfig, rng: np.random.Generator) -> Walk:
     """A walk between distant points of the free floor, continued to further points until it is long enough."""
     count = config.frames + config.continuation_frames
-    path = _resampled(_way(grid, config, count, rng), config.step_m)
+    path = _resampled(_long_path(grid, config, count, rng), config.step_m)
     first = int(rng.integers(len(path) - count + 1))
     poses = _head(path, config, rng)[first : first + count].astype(np.float32)
     speed = rng.uniform(*config.speed_mps)
@@ -165,7 +165,7 @@ def take_walk(grid: WalkGrid, config: WalkConfig, rng: np.random.Generator) -> W
     return Walk(poses[:cut], t_ns[:cut], poses[cut:], t_ns[cut:])
 
 
-def _way(grid: WalkGrid, config: WalkConfig, count: int, rng: np.random.Generator) -> Array:
+def _long_path(grid: WalkGrid, config: WalkConfig, count: int, rng: np.random.Generator) -> Array:
     """Points of a path that is long enough for all frames."""
     free = np.argwhere(grid.floor(config.body_radius_m))
     if len(free) * grid.cell_m**2 < _SMALLEST_FLOOR_M2:
@@ -183,14 +183,14 @@ def _way(grid: WalkGrid, config: WalkConfig, count: int, rng: np.random.Generato
         reach = costs[free[:, 0], free[:, 1]]
         far = free[reach >= 0.5 * reach.max()]
         goal = far[int(rng.integers(len(far)))].tolist()
-        leg = _pulled(grid.way(costs, (goal[0], goal[1])), grid, config)
+        leg = _straightened(grid.way(costs, (goal[0], goal[1])), grid, config)
         legs.append(leg if not legs else leg[1:])
         length += float(np.linalg.norm(np.diff(leg, axis=0), axis=1).sum())
         i, j = goal
     return np.concatenate(legs)
 
 
-def _pulled(path: Array, grid: WalkGrid, config: WalkConfig) -> Array:
+def _straightened(path: Array, grid: WalkGrid, config: WalkConfig) -> Array:
     """The path straightened between its ends: points move towards the middle of their neighbours on free floor."""
     placed = path.copy()
     for _ in range(40):

@@ -137,11 +137,12 @@ def load_import_config(path: str | os.PathLike[str]) -> ImportConfig:
     except msgspec.DecodeError as error:
         raise refuse(str(error)) from error
     scenes = tuple(
-        _beside(
+        _resolve_paths(
             msgspec.structs.replace(
                 scene,
                 recordings=tuple(
-                    _beside(each, _RECORDING_FILES, place.parent) for each in scene.recordings
+                    _resolve_paths(each, _RECORDING_FILES, place.parent)
+                    for each in scene.recordings
                 ),
             ),
             _SCENE_FILES,
@@ -152,7 +153,7 @@ def load_import_config(path: str | os.PathLike[str]) -> ImportConfig:
     return msgspec.structs.replace(config, scenes=scenes)
 
 
-def _beside(config: Any, names: tuple[str, ...], folder: Path) -> Any:
+def _resolve_paths(config: Any, names: tuple[str, ...], folder: Path) -> Any:
     given = {name: getattr(config, name) for name in names}
     placed = {name: str(folder / path) for name, path in given.items() if path is not None}
     return msgspec.structs.replace(config, **placed)

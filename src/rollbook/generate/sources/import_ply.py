@@ -104,7 +104,7 @@ class _Bytes:
             return
         if self._read_even(element):
             return
-        starts, lengths = self._walked(element)
+        starts, lengths = self._starts_and_lengths(element)
         self._gather(element, starts, lengths)
 
     def _dtype(self, element: PlyElement, lengths: tuple[int, ...]) -> np.dtype[Any]:
@@ -157,7 +157,9 @@ class _Bytes:
             at += width + size * lengths[-1]
         return tuple(lengths), at
 
-    def _walked(self, element: PlyElement) -> tuple[NDArray[np.int64], list[tuple[int, ...]]]:
+    def _starts_and_lengths(
+        self, element: PlyElement
+    ) -> tuple[NDArray[np.int64], list[tuple[int, ...]]]:
         starts, lengths, at = np.zeros(element.rows, np.int64), [], self._at
         for row in range(element.rows):
             starts[row] = at

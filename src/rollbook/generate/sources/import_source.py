@@ -237,8 +237,8 @@ class _Recording:
         first = in_root[0] if len(in_root) else bad[0]
         detail = (
             f"{len(bad) / len(places):.0%} of {len(places)} frames lie outside the mesh ({outside.sum()}) or "
-            f"within 1 cm of a surface ({near.sum()}), such as frame {first} at {_shown(places[first])}; the mesh "
-            f"spans {_shown(low)} to {_shown(high)}. Do up and scale fit both files?"
+            f"within 1 cm of a surface ({near.sum()}), such as frame {first} at {_format_place(places[first])}; "
+            f"the mesh spans {_format_place(low)} to {_format_place(high)}. Do up and scale fit both files?"
         )
         raise InvalidTrajectory(record=Path(self.config.trajectory).name, detail=detail)
 
@@ -320,5 +320,5 @@ def _at_most(camera: Camera, pixels: int) -> Camera:
     return camera.resized(max(1, round(camera.width * scale)), max(1, round(camera.height * scale)))
 
 
-def _shown(place: NDArray[np.float64]) -> str:
+def _format_place(place: NDArray[np.float64]) -> str:
     return f"({', '.join(f'{value:.2f}' for value in place)})"

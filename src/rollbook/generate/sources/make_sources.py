@@ -88,14 +88,14 @@ def sources_config(
     ):
         section = plain.get(name, {})
         if isinstance(section, dict):  # other types are refused below, with the name of the section
-            plain[name] = {**first, **section, **_given(last)}
+            plain[name] = {**first, **section, **_without_none(last)}
     try:
-        return msgspec.convert({**plain, **_given(top)}, MakeSourcesConfig)
+        return msgspec.convert({**plain, **_without_none(top)}, MakeSourcesConfig)
     except msgspec.ValidationError as error:
         raise ConfigurationError(message=f"{path or 'source make'}: {error}") from error
 
 
-def _given(fields: Mapping[str, Any] | None) -> dict[str, Any]:
+def _without_none(fields: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (fields or {}).items() if value is not None}
 
 

@@ -83,8 +83,8 @@ def oracle_problems(
     root = poses[-1, 9:].astype(np.float64)
     if np.isfinite(root).all() and not ((root >= bounds[0]) & (root <= bounds[1])).all():
         detail = (
-            f"the root at {_shown(root)} is outside the mesh, "
-            f"which spans {_shown(bounds[0])} to {_shown(bounds[1])}"
+            f"the root at {_format_corner(root)} is outside the mesh, "
+            f"which spans {_format_corner(bounds[0])} to {_format_corner(bounds[1])}"
         )
         yield RowProblem("root_outside_mesh", "frames", detail)
 
@@ -158,5 +158,5 @@ def _box_problems(columns: Columns) -> Iterator[RowProblem]:
             yield RowProblem(code, "boxes", f"box {bad[0]} {what}; {len(bad)} of {len(poses)}")
 
 
-def _shown(corner: Bounds) -> str:
+def _format_corner(corner: Bounds) -> str:
     return f"({', '.join(f'{value:.2f}' for value in corner)})"

@@ -105,8 +105,8 @@ async def start_login(request: Request) -> Response:
             hash_of(device_code),
             new_user_code(),
             expires_at_us=context.clock() + LOGIN_LASTS_S * 1_000_000,
-            hostname=_shown(sent.hostname),
-            user_agent=_shown(user_agent),
+            hostname=_without_invisible(sent.hostname),
+            user_agent=_without_invisible(user_agent),
             ip=address_of(request),
         )
 
@@ -136,7 +136,7 @@ def new_user_code() -> str:
     return f"{letters[:_HALF_A_CODE]}-{letters[_HALF_A_CODE:]}"
 
 
-def _shown(text: str | None) -> str | None:
+def _without_invisible(text: str | None) -> str | None:
     """Removes invisible characters, some of which reverse the direction of the text around them."""
     if text is None:
         return None

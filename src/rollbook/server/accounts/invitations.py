@@ -35,7 +35,7 @@ from rollbook.server.accounts.pages import (
 from rollbook.server.accounts.passwords import checked_password, hashed
 from rollbook.server.accounts.roles import require, require_power_over
 from rollbook.server.accounts.sessions import refuse_other_origins, set_cookie
-from rollbook.server.accounts.sign_in import BODY_LIMIT, Begun, begin, user_by_password
+from rollbook.server.accounts.sign_in import BODY_LIMIT, NewSignIn, begin, user_by_password
 from rollbook.server.context import Caller, base_url_of, context_of
 from rollbook.server.db.engine import NOBODY, Tenant
 from rollbook.server.http.limits import address_of, network_of
@@ -137,7 +137,7 @@ def _invalid_invitation() -> Problem:
     return Problem(404, "invitation_invalid", text)
 
 
-async def accept(request: Request, token: str, password: str, name: str | None) -> Begun:
+async def accept(request: Request, token: str, password: str, name: str | None) -> NewSignIn:
     """The e-mail address is fixed. A person with an account signs in with its password; a new person sets one."""
     context, invitation = context_of(request), await open_invitation(request, token)
     known = await _account_of(request, invitation.email)

@@ -39,12 +39,12 @@ def checked_password(password: str, email: str) -> str:
 
 
 async def hashed(password: str) -> str:
-    return await _in_line(lambda: _hasher().hash(_as_bytes(password)))
+    return await _in_queue(lambda: _hasher().hash(_as_bytes(password)))
 
 
 async def is_password(password: str, stored: str | None) -> bool:
     """Takes the same time without a stored hash, so that nobody can find out whether an account exists."""
-    return await _in_line(lambda: _compare(password, stored))
+    return await _in_queue(lambda: _compare(password, stored))
 
 
 def _compare(password: str, stored: str | None) -> bool:
@@ -75,7 +75,7 @@ def _as_bytes(password: str) -> bytes:
     )
 
 
-async def _in_line(work: Callable[[], T]) -> T:
+async def _in_queue(work: Callable[[], T]) -> T:
     global _waiting
     if _waiting >= _MOST_WAITING:
         text = "too many people sign in at this moment; try again in a few seconds"

@@ -89,7 +89,7 @@ class PasswordPage(Page):
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class NewSignIn:
     """A person is signed in; `new.token` must reach their browser."""
 
     new: NewSession
@@ -138,7 +138,7 @@ async def user_by_link(request: Request, token: str) -> UserRow:
     return user
 
 
-async def begin(request: Request, user: UserRow, how: str, org_id: str | None = None) -> Begun:
+async def begin(request: Request, user: UserRow, how: str, org_id: str | None = None) -> NewSignIn:
     """A session in the given organisation, or in the one the user joined first. The browser's earlier session ends."""
     context = context_of(request)
     memberships = await memberships_of(request, user.id)
@@ -159,7 +159,7 @@ async def begin(request: Request, user: UserRow, how: str, org_id: str | None = 
         return made
 
     new = await context.db.write(Tenant(org_id=membership.org_id), start)
-    return Begun(new, user, membership)
+    return NewSignIn(new, user, membership)
 
 
 async def memberships_of(request: Request, user_id: str) -> list[MembershipRow]:
@@ -170,7 +170,7 @@ async def memberships_of(request: Request, user_id: str) -> list[MembershipRow]:
 
 async def change_password_of(
     request: Request, session: Session, current: str | None, new: str
-) -> Begun:
+) -> NewSignIn:
     """Ends every session of the user, and gives this browser a new one."""
     context, user = context_of(request), await user_of(request, session)
     if user.password_hash is not None:
@@ -190,7 +190,7 @@ async def change_password_of(
         return add_session(connection, context, user.id, membership.org_id)
 
     made = await context.db.write(Tenant(org_id=membership.org_id), change)
-    return Begun(made, user, membership)
+    return NewSignIn(made, user, membership)
 
 
 async def user_of(request: Request, session: Session) -> UserRow:
@@ -247,10 +247,10 @@ async def change_organisation(request: Request) -> Response:
 
 async def who_am_i(request: Request) -> Response:
     context, caller = context_of(request), await caller_of(request)
-    return json_response(await context.read(caller, lambda scope: _who(scope, caller)))
+    return json_response(await context.read(caller, lambda scope: _whoami_answer(scope, caller)))
 
 
-def _who(scope: Scope, caller: Caller) -> WhoAmI:
+def _whoami_answer(scope: Scope, caller: Caller) -> WhoAmI:
     organisation = scope.organisation()
     assert organisation is not None, "whoever asks belongs to it"
     role, user, summary = caller.role, None, None
@@ -272,7 +272,7 @@ async def _changing_session(request: Request) -> Session:
     return session
 
 
-def _with_cookie(request: Request, begun: Begun) -> Response:
+def _with_cookie(request: Request, begun: NewSignIn) -> Response:
     response = json_response(begun.answer(), headers={"Cache-Control": "no-store"})
     set_cookie(request, response, begun.new.token)
     return response
@@ -308,7 +308,7 @@ async def sign_in_by_form(request: Request) -> Response:
     return response
 
 
-async def _begin_by_form(request: Request, sent: Fields) -> Begun:
+async def _begin_by_form(request: Request, sent: Fields) -> NewSignIn:
     if "token" in sent:
         return await begin(request, await user_by_link(request, sent["token"]), "link")
     user = await user_by_password(request, sent.get("email", ""), sent.get("password", ""))

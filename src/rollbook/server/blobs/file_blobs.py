@@ -39,10 +39,10 @@ from rollbook.server.blobs.files import (
     OpenBlob,
     disk_errors,
     etag_of,
-    heard,
+    ignore_error,
     info_of,
     renamed,
-    soon,
+    submit_without_waiting,
 )
 from rollbook.server.blobs.interface import (
     BlobInfo,
@@ -150,7 +150,7 @@ class LocalBlobs:
     async def list(self, prefix: str) -> AsyncIterator[BlobInfo]:
         folders, _, _ = check_prefix(prefix).rpartition("/")
         blobs = self._walk(tuple(folders.split("/")) if folders else (), prefix)
-        while batch := await self._run(_taken, blobs):
+        while batch := await self._run(_next_batch, blobs):
             for each in batch:
                 yield each
 
@@ -318,9 +318,9 @@ class LocalBlobs:
     # ------------------------------------------------------------------------------------ housekeeping
 
     async def sweep(self, *, older_than_s: float) -> int:
-        return await self._run(self._swept, self._clock() - older_than_s)
+        return await self._run(self._remove_old, self._clock() - older_than_s)
 
-    def _swept(self, before: float) -> int:
+    def _remove_old(self, before: float) -> int:
         removed = 0
         for name, what in ConfinedFiles(self._incoming).entries([]):
             if what.st_mtime < before:
@@ -352,11 +352,11 @@ class LocalBlobs:
     async def _run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs in a thread, with errors of the disk turned into ours."""
 
-        def told() -> T:
+        def run() -> T:
             with disk_errors():
                 return work(*args, **kwargs)
 
-        return await asyncio.wrap_future(self._pool.submit(told))
+        return await asyncio.wrap_future(self._pool.submit(run))
 
     def _opened(self, key: str) -> FileIO:
         try:
@@ -377,11 +377,13 @@ class LocalBlobs:
             etag = await self._run(publish, incoming)
             return PutResult(incoming.size, incoming.sha256(), etag)
         except Exception:
-            await self._run(incoming.discard)  # the disk has room again before the sender is told
+            await self._run(
+                incoming.discard
+            )  # the disk has room again before the sender gets the error
             raise
         finally:
             # not awaited: it must also happen when this task is being cancelled
-            soon(self._pool, incoming.discard)
+            submit_without_waiting(self._pool, incoming.discard)
 
     async def _fill(
         self, incoming: Incoming, key: str, chunks: AsyncIterator[bytes], most: int | None
@@ -398,15 +400,15 @@ class LocalBlobs:
                 batch.append(chunk)
                 if size - batched >= _BATCH or len(batch) == _MOST_CHUNKS:
                     await writing
-                    writing = self._taken(incoming, batch)
+                    writing = self._write_and_hash(incoming, batch)
                     batch, batched = [], size
             await writing
-            writing = self._taken(incoming, batch)
+            writing = self._write_and_hash(incoming, batch)
             await writing
         finally:
-            writing.add_done_callback(heard)
+            writing.add_done_callback(ignore_error)
 
-    def _taken(self, incoming: Incoming, batch: Chunks) -> Writing:
+    def _write_and_hash(self, incoming: Incoming, batch: Chunks) -> Writing:
         """Joins small pieces first: each separate write or hash has to wait for the interpreter lock."""
         data = b"".join(batch)
         works = (incoming.write, incoming.hash) if len(data) > _APART else (incoming.take,)
@@ -436,7 +438,7 @@ def _create(folder: Path) -> None:
         raise ConfigurationError(message=message) from error
 
 
-def _taken(blobs: Iterator[BlobInfo]) -> Sequence[BlobInfo]:
+def _next_batch(blobs: Iterator[BlobInfo]) -> Sequence[BlobInfo]:
     return list(islice(blobs, _LISTED_AT_ONCE))
 
 

@@ -131,28 +131,28 @@ class OpenBlob:
         """Closes the blob at the end. One chunk is read ahead."""
         stop = self.info.size if end is None else min(end, self.info.size)
         try:
-            ahead = self._asked(start, stop)
+            ahead = self._read_ahead(start, stop)
             while start < stop:
                 chunk = await ahead
                 if not chunk:
                     raise BlobStoreUnavailable(detail=f"{self.info.key!r} ended before its end")
                 start += len(chunk)
                 if start < stop:
-                    ahead = self._asked(start, stop)
+                    ahead = self._read_ahead(start, stop)
                 yield chunk
         finally:
             self.close()
 
     def close(self) -> None:
-        soon(self.pool, self._closed)
+        submit_without_waiting(self.pool, self._closed)
 
     def _closed(self) -> None:
         with self._busy:  # a descriptor must not be closed while a thread reads it
             self.file.close()
 
-    def _asked(self, start: int, stop: int) -> asyncio.Future[bytes]:
+    def _read_ahead(self, start: int, stop: int) -> asyncio.Future[bytes]:
         ahead = asyncio.wrap_future(self.pool.submit(self._chunk, start, stop))
-        ahead.add_done_callback(heard)
+        ahead.add_done_callback(ignore_error)
         return ahead
 
     def _chunk(self, start: int, stop: int) -> bytes:
@@ -169,7 +169,7 @@ def etag_of(what: os.stat_result) -> str:
     return f"{what.st_ino:x}-{what.st_mtime_ns:x}-{what.st_size:x}"
 
 
-def soon(pool: ThreadPoolExecutor, work: Callable[[], object]) -> None:
+def submit_without_waiting(pool: ThreadPoolExecutor, work: Callable[[], object]) -> None:
     """Does not wait, so it also works in a task that is being cancelled."""
     try:
         pool.submit(work)
@@ -177,7 +177,7 @@ def soon(pool: ThreadPoolExecutor, work: Callable[[], object]) -> None:
         work()
 
 
-def heard(future: asyncio.Future[Any]) -> None:
+def ignore_error(future: asyncio.Future[Any]) -> None:
     """For a future that nobody waits for: nobody can be told about its error."""
     if not future.cancelled():
         future.exception()

@@ -127,9 +127,9 @@ class S3Blobs:
         if end is not None and end <= start:
             if await self.head(key) is None:
                 raise BlobNotFound(key=key)
-            return _nothing()
+            return _empty_body()
         found = await self._get(key, start, end)
-        return _nothing() if found is None else self._followed(key, found, start, end)
+        return _empty_body() if found is None else self._resumed_body(key, found, start, end)
 
     async def head(self, key: str) -> BlobInfo | None:
         try:
@@ -241,7 +241,7 @@ class S3Blobs:
         removed = 0
         for each in listed.get("Uploads", ()):
             key, upload = each["Key"].removeprefix(self._prefix), each["UploadId"]
-            if each["Initiated"] < before and not await self._grew(key, upload, before):
+            if each["Initiated"] < before and not await self._has_new_part(key, upload, before):
                 await self.abort_multipart(key, upload)
                 removed += 1
         return removed
@@ -293,7 +293,7 @@ class S3Blobs:
                 return found
             asked["PartNumberMarker"] = page["NextPartNumberMarker"]
 
-    async def _grew(self, key: str, upload: str, since: datetime) -> bool:
+    async def _has_new_part(self, key: str, upload: str, since: datetime) -> bool:
         try:
             parts = await self._listed_parts(key, upload)
         except UploadNotFound:
@@ -316,7 +316,7 @@ class S3Blobs:
         except _RangeAfterEnd:
             return None
 
-    async def _followed(
+    async def _resumed_body(
         self, key: str, found: Mapping[str, Any], start: int, end: int | None
     ) -> AsyncIterator[bytes]:
         """The body; where the connection is lost, the rest of the same object is asked for."""
@@ -359,14 +359,14 @@ class S3Blobs:
         try:
             return await self._in_thread(partial(getattr(self._client, operation), **named))
         except ClientError as error:
-            raise self._fault(error, key) from error
+            raise self._our_error(error, key) from error
         except BotoCoreError as error:
             raise self._unreachable(error) from error
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _fault(self, error: ClientError, key: str | None) -> Exception:
+    def _our_error(self, error: ClientError, key: str | None) -> Exception:
         code = error.response.get("Error", {}).get("Code", "")
         status = error.response["ResponseMetadata"]["HTTPStatusCode"]
         if key is not None and code == "NoSuchUpload":
@@ -485,7 +485,7 @@ def _moment_us(modified: datetime, etag: str) -> int:
     return int(modified.timestamp()) * 1_000_000 + rest
 
 
-async def _nothing() -> AsyncIterator[bytes]:
+async def _empty_body() -> AsyncIterator[bytes]:
     chunks: tuple[bytes, ...] = ()
     for chunk in chunks:
         yield chunk

@@ -129,7 +129,7 @@ async def _check_one(
     if look.sha256 is None:
         seen, facts = await _examined_video(context, artifact, look.info)
     else:
-        seen, facts = _seen(look.info, look.sha256), None
+        seen, facts = _stored_columns(look.info, look.sha256), None
     # bytes that differ from the checked ones are accepted only when they are announced
     known = artifact.sha256 if artifact.status == "stored" else artifact.claimed_sha256
     expected = Claim(sha256=claimed.sha256 or known, size=claimed.size)
@@ -183,7 +183,7 @@ def is_as_checked(artifact: ArtifactRow, info: BlobInfo) -> bool:
     return checked == (info.size, info.modified_at_us, info.etag)
 
 
-def _seen(
+def _stored_columns(
     info: BlobInfo, sha256: str, playable: bool | None = None, detail: str | None = None
 ) -> dict[str, Any]:
     """The stored facts, as columns."""
@@ -207,7 +207,7 @@ async def _examined_video(
         if now is None:
             raise BlobNotFound(key=artifact.object_key)
         if now == info:
-            return _seen(info, sha256, playable, detail), facts
+            return _stored_columns(info, sha256, playable, detail), facts
         info = now
     raise BlobStoreUnavailable(
         detail=f"the {artifact.kind} is replaced again and again; finish the upload first"

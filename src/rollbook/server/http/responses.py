@@ -127,9 +127,9 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, Problem):
         return error
     if isinstance(error, RollbookError):
-        return _of_ours(error)
+        return _problem_of_error(error)
     if isinstance(error, HTTPException):
-        return _of_framework(error)
+        return _problem_of_framework(error)
     return Problem(500, "internal", "the server failed; its log says why, under the X-Request-Id")
 
 
@@ -154,7 +154,7 @@ _STATUS: dict[type[RollbookError], int] = {
 }
 
 
-def _of_ours(error: RollbookError) -> Problem:
+def _problem_of_error(error: RollbookError) -> Problem:
     status = next((_STATUS[cls] for cls in type(error).__mro__ if cls in _STATUS), None)
     if status is None:
         return Problem(
@@ -162,11 +162,11 @@ def _of_ours(error: RollbookError) -> Problem:
         )
     # a BlobError says everything in its text; object keys are not part of the wire
     told = {} if isinstance(error, BlobError) else error.fields
-    extra = {name: _shown(value) for name, value in told.items()}
+    extra = {name: _shortened(value) for name, value in told.items()}
     return Problem(status, error.code, str(error), headers=_retry(status), **extra)
 
 
-def _shown(value: object) -> object:
+def _shortened(value: object) -> object:
     if isinstance(value, str) and len(value) > _LONGEST_SHOWN:
         return f"{value[:_LONGEST_SHOWN]}…"
     return value
@@ -182,7 +182,7 @@ _FRAMEWORK = {
 }
 
 
-def _of_framework(error: HTTPException) -> Problem:
+def _problem_of_framework(error: HTTPException) -> Problem:
     code, text = _FRAMEWORK.get(error.status_code, ("refused", str(error.detail)))
     return Problem(error.status_code, code, text, headers=error.headers)
 

@@ -241,7 +241,7 @@ def create_device_login(
     row: dict[str, Any] = {
         "user_code": user_code,
         "status": "pending",
-        **{name: None if text is None else _shown(text) for name, text in about.items()},
+        **{name: None if text is None else _storable_text(text) for name, text in about.items()},
         "user_id": None,
         "org_id": None,
         "key_id": None,
@@ -255,7 +255,7 @@ def create_device_login(
     return DeviceLoginRow(**row)
 
 
-def _shown(text: str) -> str:
+def _storable_text(text: str) -> str:
     """A text that a machine sends about itself. It is only displayed: characters that cannot be stored are dropped, not
     refused."""
     kept = (
@@ -268,17 +268,17 @@ def device_login(
     connection: sa.Connection, device_code_hash: str, at_us: int | None = None
 ) -> DeviceLoginRow | None:
     row = _first(connection, tables.device_logins, device_code_hash=device_code_hash)
-    return None if row is None else _as_of(row, at_us)
+    return None if row is None else _row_at(row, at_us)
 
 
 def device_login_by_user_code(
     connection: sa.Connection, user_code: str, at_us: int | None = None
 ) -> DeviceLoginRow | None:
     row = _first(connection, tables.device_logins, user_code=user_code)
-    return None if row is None else _as_of(row, at_us)
+    return None if row is None else _row_at(row, at_us)
 
 
-def _as_of(row: AnyRow, at_us: int | None) -> DeviceLoginRow:
+def _row_at(row: AnyRow, at_us: int | None) -> DeviceLoginRow:
     """A login that nobody decided or fetched in time has expired; no row needs to be written for that."""
     late = row.expires_at_us <= (at_us or now_us())
     status = "expired" if late and row.status in ("pending", "approved") else row.status

@@ -80,7 +80,7 @@ class ArtifactQueries(TenantScope):
             (tables.artifacts, tables.artifacts.c.rendition_key),
             (tables.uploads, tables.uploads.c.object_key),
         ):
-            query = sa.select(column).where(self._mine(table), column.in_(wanted))
+            query = sa.select(column).where(self._of_tenant(table), column.in_(wanted))
             found.update(self._connection.execute(query).scalars())
         return found
 
@@ -92,7 +92,7 @@ class ArtifactQueries(TenantScope):
         table = tables.artifacts
         query = (
             sa.select(table)
-            .where(self._mine(table), table.c.rendition == "pending")
+            .where(self._of_tenant(table), table.c.rendition == "pending")
             .order_by(table.c.requested_at_us)
             .limit(1)
             .with_for_update(skip_locked=True)
@@ -190,7 +190,7 @@ class ArtifactQueries(TenantScope):
         table = tables.upload_parts
         if not is_storable(upload_id):
             return []
-        query = sa.select(table).where(self._mine(table), table.c.upload_id == upload_id)
+        query = sa.select(table).where(self._of_tenant(table), table.c.upload_id == upload_id)
         found = self._connection.execute(query.order_by(table.c.number))
         return [row_as(PartRow, row) for row in found]
 
@@ -201,7 +201,9 @@ class ArtifactQueries(TenantScope):
             return None
         statement = (
             sa.update(table)
-            .where(self._mine(table), table.c.id == upload_id, table.c.completed_at_us.is_(None))
+            .where(
+                self._of_tenant(table), table.c.id == upload_id, table.c.completed_at_us.is_(None)
+            )
             .values(completed_at_us=self._now_us())
             .returning(table)
         )
@@ -222,7 +224,7 @@ class ArtifactQueries(TenantScope):
         table = tables.uploads
         query = (
             sa.select(table)
-            .where(self._mine(table), table.c.completed_at_us.is_(None))
+            .where(self._of_tenant(table), table.c.completed_at_us.is_(None))
             .where(table.c.created_at_us < before_us)
             .order_by(table.c.created_at_us)
             .limit(limit)
@@ -233,7 +235,7 @@ class ArtifactQueries(TenantScope):
 
     def doomed_objects(self, limit: int = 1000) -> list[DoomedObject]:
         table = tables.doomed_objects
-        query = sa.select(table).where(self._mine(table)).order_by(table.c.doomed_at_us)
+        query = sa.select(table).where(self._of_tenant(table)).order_by(table.c.doomed_at_us)
         found = self._connection.execute(query.limit(limit))
         return [row_as(DoomedObject, row) for row in found]
 
@@ -251,11 +253,11 @@ class ArtifactQueries(TenantScope):
 
     def recount_usage(self) -> Usage:
         """Counts the rows themselves, which is slow and always right."""
-        episodes = sa.select(sa.func.count()).where(self._mine(tables.episodes))
+        episodes = sa.select(sa.func.count()).where(self._of_tenant(tables.episodes))
         size = sa.func.coalesce(sa.func.sum(tables.artifacts.c.size), 0)
-        total = sa.select(sa.cast(size, sa.BigInteger)).where(self._mine(tables.artifacts))
+        total = sa.select(sa.cast(size, sa.BigInteger)).where(self._of_tenant(tables.artifacts))
         counted = {"episodes": episodes.scalar_subquery(), "bytes": total.scalar_subquery()}
-        statement = sa.update(tables.usage).where(self._mine(tables.usage)).values(**counted)
+        statement = sa.update(tables.usage).where(self._of_tenant(tables.usage)).values(**counted)
         self._connection.execute(statement)
         self._usage = None
         return self.quota_usage()
@@ -304,7 +306,7 @@ class ArtifactQueries(TenantScope):
             if key is not None
         ]
         query = sa.select(tables.uploads).where(
-            self._mine(tables.uploads),
+            self._of_tenant(tables.uploads),
             tables.uploads.c.episode_id == episode_id,
             tables.uploads.c.completed_at_us.is_(None),
         )

@@ -51,13 +51,13 @@ class BatchQueries(EpisodeQueries):
         self._insert_many(tables.artifacts, [each for some in artifacts for each in some])
         self._add_terms_of_many(rows, now)
         self._count(episodes=len(rows))
-        return [_made(row, some) for row, some in zip(rows, artifacts, strict=True)]
+        return [_episode_row(row, some) for row, some in zip(rows, artifacts, strict=True)]
 
     def episodes_of(self, episode_ids: Sequence[str]) -> list[EpisodeRow]:
         """The episodes that exist, in the order given."""
         table = tables.episodes
         wanted = [each for each in episode_ids if is_storable(each)]
-        query = sa.select(table).where(self._mine(table), table.c.id.in_(wanted))
+        query = sa.select(table).where(self._of_tenant(table), table.c.id.in_(wanted))
         rows = {row.id: row for row in self._connection.execute(query)} if wanted else {}
         return self._with_artifacts([rows[each] for each in wanted if each in rows])
 
@@ -104,7 +104,7 @@ def _digits(value: int | None) -> str | None:
     return None if value is None else str(value)
 
 
-def _made(row: Mapping[str, Any], artifacts: Sequence[Mapping[str, Any]]) -> EpisodeRow:
+def _episode_row(row: Mapping[str, Any], artifacts: Sequence[Mapping[str, Any]]) -> EpisodeRow:
     known = {name: value for name, value in row.items() if name != "name_search"}
     return EpisodeRow(
         **known,

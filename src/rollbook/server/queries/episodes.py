@@ -114,7 +114,7 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
         table = tables.episodes
         query = (
             sa.select(table.c.id)
-            .where(self._mine(table), table.c.status == "recording")
+            .where(self._of_tenant(table), table.c.status == "recording")
             .where(table.c.created_at_us < before_us, table.c.updated_at_us < before_us)
             .order_by(table.c.created_at_us)
             .limit(limit)
@@ -127,7 +127,7 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
         table = tables.episodes
         statement = (
             sa.update(table)
-            .where(self._mine(table), table.c.id == episode_id, table.c.status == "recording")
+            .where(self._of_tenant(table), table.c.id == episode_id, table.c.status == "recording")
             .where(table.c.updated_at_us < before_us)
             .values(status="failed", abandoned_at_us=now, updated_at_us=now)
         )
@@ -135,7 +135,9 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
 
     def forget_idempotency_keys(self, before_us: int) -> int:
         table = tables.idempotency_keys
-        statement = sa.delete(table).where(self._mine(table), table.c.created_at_us < before_us)
+        statement = sa.delete(table).where(
+            self._of_tenant(table), table.c.created_at_us < before_us
+        )
         return self._connection.execute(statement).rowcount
 
     # ---------------------------------------------------------------------------------------- within
@@ -220,7 +222,7 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
             return
         table = tables.episode_terms
         here = sa.and_(
-            self._mine(table),
+            self._of_tenant(table),
             table.c.created_at_us == row.created_at_us,
             table.c.episode_id == row.id,
         )

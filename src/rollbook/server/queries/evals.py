@@ -121,7 +121,7 @@ class EvalQueries(SearchQueries):
             return [], None
         listed = digest_of("rollbook.eval-runs", given)
         place = sa.tuple_(table.c.created_at_us, table.c.id)
-        query = sa.select(*(table.c[name] for name in _HEAD)).where(self._mine(table))
+        query = sa.select(*(table.c[name] for name in _HEAD)).where(self._of_tenant(table))
         if cursor is not None:
             query = query.where(place < sa.tuple_(*place_of(cursor, listed)))
         for name, text in given.items():
@@ -144,7 +144,7 @@ class EvalQueries(SearchQueries):
         table = tables.eval_runs
         if not is_storable(candidate_prefix) or not is_storable(baseline_policy_version or ""):
             return []
-        query = sa.select(table).where(self._mine(table), table.c.completed_at_us.is_not(None))
+        query = sa.select(table).where(self._of_tenant(table), table.c.completed_at_us.is_not(None))
         query = query.where(table.c.status == "completed")
         if candidate_prefix:
             # not LIKE, which in SQLite ignores case
@@ -184,7 +184,7 @@ class EvalQueries(SearchQueries):
         table = tables.eval_runs
         query = (
             sa.select(table)
-            .where(self._mine(table), table.c.status.in_(UNFINISHED))
+            .where(self._of_tenant(table), table.c.status.in_(UNFINISHED))
             .where(table.c.created_at_us < before_us, table.c.updated_at_us < before_us)
             .order_by(table.c.created_at_us)
             .limit(limit)
@@ -200,9 +200,9 @@ class EvalQueries(SearchQueries):
         if not is_storable(run_id):
             return {}
         query = sa.select(table.c.baseline_episode_id, table.c.id).where(
-            self._mine(table),
+            self._of_tenant(table),
             table.c.eval_run_id == run_id,
-            self._among(table.c.baseline_episode_id, baseline_episode_ids),
+            self._is_in(table.c.baseline_episode_id, baseline_episode_ids),
         )
         return {row.baseline_episode_id: row.id for row in self._connection.execute(query)}
 
@@ -254,7 +254,9 @@ class EvalQueries(SearchQueries):
         """The ids that do not exist, in the order given. Existing episodes cannot be deleted until this transaction
         ends."""
         table = tables.episodes
-        query = sa.select(table.c.id).where(self._mine(table), self._among(table.c.id, episode_ids))
+        query = sa.select(table.c.id).where(
+            self._of_tenant(table), self._is_in(table.c.id, episode_ids)
+        )
         known = set(
             self._connection.execute(query.with_for_update(read=True, key_share=True)).scalars()
         )
@@ -264,11 +266,11 @@ class EvalQueries(SearchQueries):
         """Episodes that were recorded with another policy revision than the candidate of the run."""
         table, runs = tables.episodes, tables.eval_runs
         candidate = sa.select(runs.c.candidate_policy_revision_id).where(
-            self._mine(runs), runs.c.id == run_id
+            self._of_tenant(runs), runs.c.id == run_id
         )
         query = sa.select(table.c.id).where(
-            self._mine(table),
-            self._among(table.c.id, episode_ids),
+            self._of_tenant(table),
+            self._is_in(table.c.id, episode_ids),
             table.c.policy_revision_id != candidate.scalar_subquery(),
         )
         return set(self._connection.execute(query).scalars())
@@ -276,7 +278,7 @@ class EvalQueries(SearchQueries):
     def episode_metadata(self, episode_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
         table = tables.episodes
         query = sa.select(table.c.id, table.c.metadata).where(
-            self._mine(table), self._among(table.c.id, episode_ids)
+            self._of_tenant(table), self._is_in(table.c.id, episode_ids)
         )
         return {row.id: row._mapping["metadata"] for row in self._connection.execute(query)}
 
@@ -286,7 +288,7 @@ class EvalQueries(SearchQueries):
             return None
         results = tables.eval_results
         of_it = sa.select(results.c.eval_run_id).where(
-            self._mine(results), results.c.baseline_episode_id == episode_id
+            self._of_tenant(results), results.c.baseline_episode_id == episode_id
         )
         runs = sorted(self._connection.execute(of_it).scalars())
         for table in (results, tables.verification_results):
@@ -298,7 +300,7 @@ class EvalQueries(SearchQueries):
 
     # ---------------------------------------------------------------------------------------- within
 
-    def _among(self, column: sa.ColumnElement[str], texts: Iterable[str]) -> sa.ColumnElement[bool]:
+    def _is_in(self, column: sa.ColumnElement[str], texts: Iterable[str]) -> sa.ColumnElement[bool]:
         """As one parameter, however many texts there are."""
         wanted = [text for text in texts if is_storable(text)]
         if self._is_postgres:
@@ -346,7 +348,7 @@ class EvalQueries(SearchQueries):
 
     def _results_of(self, run_id: str, status: str | None) -> sa.Select[Any]:
         table = tables.eval_results
-        query = sa.select(table).where(self._mine(table), table.c.eval_run_id == run_id)
+        query = sa.select(table).where(self._of_tenant(table), table.c.eval_run_id == run_id)
         if status is not None:
             checked_choice("search", "status", status, RESULT_STATUSES)
             query = query.where(table.c.status == status)

@@ -131,14 +131,14 @@ class FinalizeQueries(BatchQueries):
     def _locked_episodes(self, episode_ids: Sequence[str]) -> dict[str, AnyRow]:
         """Locked in one order, so that two batches cannot deadlock."""
         table = tables.episodes
-        wanted = sa.select(table).where(self._mine(table), table.c.id.in_(episode_ids))
+        wanted = sa.select(table).where(self._of_tenant(table), table.c.id.in_(episode_ids))
         rows = self._connection.execute(wanted.order_by(table.c.id).with_for_update())
         return {row.id: row for row in rows}
 
     def _locked_artifacts(self, episode_ids: Sequence[str]) -> dict[str, dict[str, ArtifactRow]]:
         """By episode and kind."""
         table = tables.artifacts
-        wanted = sa.select(table).where(self._mine(table), table.c.episode_id.in_(episode_ids))
+        wanted = sa.select(table).where(self._of_tenant(table), table.c.episode_id.in_(episode_ids))
         ordered = wanted.order_by(table.c.episode_id, table.c.kind).with_for_update()
         theirs: dict[str, dict[str, ArtifactRow]] = {}
         for row in self._connection.execute(ordered):

@@ -113,13 +113,13 @@ class PeopleQueries(TenantScope):
                 membership.c.created_at_us,
             )
             .join(user, user.c.id == membership.c.user_id)
-            .where(self._mine(membership))
+            .where(self._of_tenant(membership))
         )
 
     def _refuse_last_owner(self, user_id: str) -> None:
         """Owners are locked, so that two of them cannot leave at the same time."""
         table = tables.memberships
-        query = sa.select(table.c.user_id).where(self._mine(table), table.c.role == "owner")
+        query = sa.select(table.c.user_id).where(self._of_tenant(table), table.c.role == "owner")
         query = query.with_for_update()
         if list(self._connection.execute(query).scalars()) == [user_id]:
             raise LastOwner(user_id=user_id)
@@ -152,7 +152,7 @@ class PeopleQueries(TenantScope):
         table = tables.invitations
         query = (
             sa.select(table)
-            .where(self._mine(table), table.c.accepted_at_us.is_(None))
+            .where(self._of_tenant(table), table.c.accepted_at_us.is_(None))
             .where(table.c.expires_at_us > self._now_us())
             .order_by(table.c.created_at_us.desc())
         )
@@ -169,7 +169,7 @@ class PeopleQueries(TenantScope):
         now = self._now_us()
         statement = (
             sa.update(table)
-            .where(self._mine(table), table.c.id == invitation_id)
+            .where(self._of_tenant(table), table.c.id == invitation_id)
             .where(table.c.accepted_at_us.is_(None), table.c.expires_at_us > now)
             .values(accepted_at_us=now)
             .returning(table.c.role)
@@ -207,7 +207,7 @@ class PeopleQueries(TenantScope):
     def keys(self) -> list[KeyRow]:
         """The newest first, including revoked keys."""
         table = tables.api_keys
-        query = sa.select(table).where(self._mine(table))
+        query = sa.select(table).where(self._of_tenant(table))
         order = (table.c.created_at_us.desc(), table.c.key_id)
         return [row_as(KeyRow, row) for row in self._connection.execute(query.order_by(*order))]
 
@@ -244,7 +244,9 @@ class PeopleQueries(TenantScope):
         """The newest first; `before_id` of the last event gives the next page."""
         checked_whole("audit", "limit", limit, least=1, most=MOST_EVENTS)
         table = tables.audit_log
-        query = sa.select(table).where(self._mine(table)).order_by(table.c.id.desc()).limit(limit)
+        query = (
+            sa.select(table).where(self._of_tenant(table)).order_by(table.c.id.desc()).limit(limit)
+        )
         if before_id is not None:
             query = query.where(table.c.id < checked_whole("audit", "before_id", before_id))
         return [row_as(AuditRow, row) for row in self._connection.execute(query)]

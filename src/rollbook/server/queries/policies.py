@@ -58,7 +58,7 @@ class PolicyQueries(TenantScope):
             return {}
         table = tables.policy_revisions
         query = sa.select(table.c.id, table.c.revision).where(
-            self._mine(table), table.c.id.in_(sorted(wanted))
+            self._of_tenant(table), table.c.id.in_(sorted(wanted))
         )
         return {
             row.id: msgspec.convert(row.revision, PolicyRevision)

@@ -26,7 +26,7 @@ class TenantScope:
     def _is_postgres(self) -> bool:
         return self._connection.dialect.name == "postgresql"
 
-    def _mine(self, table: sa.Table) -> sa.ColumnElement[bool]:
+    def _of_tenant(self, table: sa.Table) -> sa.ColumnElement[bool]:
         """For queries with more than equalities."""
         return table.c.org_id == self.org_id
 

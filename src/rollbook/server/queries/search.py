@@ -135,9 +135,9 @@ class SearchQueries(EpisodeQueries):
         if self._is_postgres:
             self._connection.execute(_WALK)
         leads = _leads(wanted)
-        lead, count = (leads[0], 0) if len(leads) == 1 else self._fewest(leads, wanted)
+        lead, count = (leads[0], 0) if len(leads) == 1 else self._rarest(leads, wanted)
         if count >= _ENOUGH_TO_COMPARE and not self._is_postgres:
-            return self._run(self._side_by_side(wanted, leads, after), limit)
+            return self._run(self._merged_lists(wanted, leads, after), limit)
         others = [each for each in leads if each is not lead]
         if lead is None or not lead.terms:
             return self._run(self._from_episodes(wanted, lead, others, after), limit)
@@ -152,9 +152,9 @@ class SearchQueries(EpisodeQueries):
         if not places:
             return []
         order = {place.id: number for number, place in enumerate(places)}
-        rows = self._listed(_ROWS, _ROWS_ON_POSTGRES, order)
+        rows = self._rows_of_ids(_ROWS, _ROWS_ON_POSTGRES, order)
         theirs: dict[str, tuple[ArtifactRow, ...]] = dict.fromkeys(order, ())
-        for each in self._listed(_ARTIFACTS, _ARTIFACTS_ON_POSTGRES, order):
+        for each in self._rows_of_ids(_ARTIFACTS, _ARTIFACTS_ON_POSTGRES, order):
             theirs[each.episode_id] += (row_as(ArtifactRow, each),)
         rows.sort(key=lambda row: order[row.id])
         revisions = self.policy_revisions(row.policy_revision_id for row in rows)
@@ -168,7 +168,7 @@ class SearchQueries(EpisodeQueries):
 
         return rows_as(EpisodeRow, rows, beside)
 
-    def _listed(
+    def _rows_of_ids(
         self, statement: sa.Select[Any], on_postgres: sa.Select[Any], ids: Iterable[str]
     ) -> list[AnyRow]:
         """The rows of many episodes, by one statement that stays the same for any number."""
@@ -188,7 +188,7 @@ class SearchQueries(EpisodeQueries):
         after: _Place | None,
     ) -> sa.Select[Any]:
         table = tables.episodes
-        conditions = [self._mine(table), *_within(table, table.c.id, wanted, after)]
+        conditions = [self._of_tenant(table), *_page_range(table, table.c.id, wanted, after)]
         if lead is not None and lead.column is not None:
             conditions.append(table.c[lead.column] == lead.value)
         conditions += self._of_columns(wanted, others)
@@ -200,11 +200,11 @@ class SearchQueries(EpisodeQueries):
         self, wanted: EpisodeFilter, term: str, others: list[_Lead], after: _Place | None
     ) -> sa.Select[Any]:
         listed, episode = tables.episode_terms, tables.episodes
-        it = sa.and_(self._mine(episode), episode.c.id == listed.c.episode_id)
+        it = sa.and_(self._of_tenant(episode), episode.c.id == listed.c.episode_id)
         conditions = [
-            self._mine(listed),
+            self._of_tenant(listed),
             listed.c.term == term,
-            *_within(listed, listed.c.episode_id, wanted, after),
+            *_page_range(listed, listed.c.episode_id, wanted, after),
             # before the episode itself, because another term is found in the same index
             *(self._has_term(listed.c.episode_id, listed, each) for each in others if each.terms),
             sa.select(episode.c.id)
@@ -215,7 +215,7 @@ class SearchQueries(EpisodeQueries):
         query = sa.select(listed.c.created_at_us, listed.c.episode_id).where(*conditions)
         return query.order_by(listed.c.created_at_us.desc(), listed.c.episode_id.desc())
 
-    def _side_by_side(
+    def _merged_lists(
         self, wanted: EpisodeFilter, leads: list[_Lead], after: _Place | None
     ) -> _Places:
         """Episodes in all lists. Each list is in order, so SQLite merges them and stops when the page is full."""
@@ -223,14 +223,14 @@ class SearchQueries(EpisodeQueries):
         lists = []
         for lead in leads:
             if lead.column is not None:
-                conditions = [self._mine(episode), episode.c[lead.column] == lead.value]
+                conditions = [self._of_tenant(episode), episode.c[lead.column] == lead.value]
                 lists.append(_list(episode, episode.c.id, conditions, wanted, after))
             else:
-                conditions = [self._mine(listed), listed.c.term.in_(lead.terms)]
+                conditions = [self._of_tenant(listed), listed.c.term.in_(lead.terms)]
                 lists.append(_list(listed, listed.c.episode_id, conditions, wanted, after))
         rest = self._of_columns(wanted, [])
         if rest:
-            conditions = [self._mine(episode), *rest]
+            conditions = [self._of_tenant(episode), *rest]
             lists.append(_list(episode, episode.c.id, conditions, wanted, after))
         both = sa.intersect(*lists)
         created, place = both.selected_columns
@@ -269,7 +269,7 @@ class SearchQueries(EpisodeQueries):
             .exists()
         )
 
-    def _fewest(self, leads: list[_Lead], wanted: EpisodeFilter) -> tuple[_Lead | None, int]:
+    def _rarest(self, leads: list[_Lead], wanted: EpisodeFilter) -> tuple[_Lead | None, int]:
         """With the number of its episodes, counted up to a limit."""
         if not leads:
             return None, 0
@@ -280,12 +280,12 @@ class SearchQueries(EpisodeQueries):
     def _count_up_to_bound(self, lead: _Lead, wanted: EpisodeFilter) -> int:
         if lead.column is not None:
             table = tables.episodes
-            conditions = [self._mine(table), table.c[lead.column] == lead.value]
-            conditions += _within(table, table.c.id, wanted, None)
+            conditions = [self._of_tenant(table), table.c[lead.column] == lead.value]
+            conditions += _page_range(table, table.c.id, wanted, None)
         else:
             table = tables.episode_terms
-            conditions = [self._mine(table), table.c.term.in_(lead.terms)]
-            conditions += _within(table, table.c.episode_id, wanted, None)
+            conditions = [self._of_tenant(table), table.c.term.in_(lead.terms)]
+            conditions += _page_range(table, table.c.episode_id, wanted, None)
         some = sa.select(table.c.created_at_us).where(*conditions).limit(_ENOUGH_TO_COMPARE)
         counted = sa.select(sa.func.count()).select_from(some.subquery())
         return self._connection.execute(counted).scalar_one()
@@ -316,7 +316,7 @@ _WALK = sa.select(
 that depend on each other, it would sometimes read and sort everything."""
 
 
-def _of_ids(column: sa.Column[str]) -> sa.Select[Any]:
+def _select_ids(column: sa.Column[str]) -> sa.Select[Any]:
     table = column.table
     ids = sa.func.json_each(sa.bindparam("ids", type_=sa.Text)).table_valued("value")
     query = sa.select(table).where(
@@ -325,7 +325,7 @@ def _of_ids(column: sa.Column[str]) -> sa.Select[Any]:
     return query.order_by(*table.primary_key.columns)
 
 
-def _of_ids_on_postgres(column: sa.Column[str], most: int) -> sa.Select[Any]:
+def _select_ids_on_postgres(column: sa.Column[str], most: int) -> sa.Select[Any]:
     """Each id is looked up on its own: for many ids PostgreSQL may decide to read all rows of the tenant."""
     table = column.table
     ids = sa.cast(sa.bindparam("ids", type_=sa.Text), sa.JSON)
@@ -341,10 +341,10 @@ def _of_ids_on_postgres(column: sa.Column[str], most: int) -> sa.Select[Any]:
     return sa.select(its).select_from(sa.join(wanted, its, sa.true()))
 
 
-_ROWS = _of_ids(tables.episodes.c.id)
-_ARTIFACTS = _of_ids(tables.artifacts.c.episode_id)
-_ROWS_ON_POSTGRES = _of_ids_on_postgres(tables.episodes.c.id, 1)
-_ARTIFACTS_ON_POSTGRES = _of_ids_on_postgres(tables.artifacts.c.episode_id, len(KINDS))
+_ROWS = _select_ids(tables.episodes.c.id)
+_ARTIFACTS = _select_ids(tables.artifacts.c.episode_id)
+_ROWS_ON_POSTGRES = _select_ids_on_postgres(tables.episodes.c.id, 1)
+_ARTIFACTS_ON_POSTGRES = _select_ids_on_postgres(tables.artifacts.c.episode_id, len(KINDS))
 
 
 def _list(
@@ -354,7 +354,7 @@ def _list(
     wanted: EpisodeFilter,
     after: _Place | None,
 ) -> sa.Select[Any]:
-    within = _within(table, id_column, wanted, after)
+    within = _page_range(table, id_column, wanted, after)
     created = table.c.created_at_us.label("created_at_us")
     return sa.select(created, id_column.label("place_id")).where(*conditions, *within)
 
@@ -370,7 +370,7 @@ def _leads(wanted: EpisodeFilter) -> list[_Lead]:
     return leads
 
 
-def _within(
+def _page_range(
     table: sa.Table, id_column: sa.ColumnElement[str], wanted: EpisodeFilter, after: _Place | None
 ) -> list[sa.ColumnElement[bool]]:
     """The requested part of the list: its time range, and what follows the last page."""

@@ -78,7 +78,7 @@ class VerifyQueries(EvalQueries, PeopleQueries):
         checked_whole("search", "limit", limit, least=1, most=MOST_ON_A_PAGE)
         table = tables.verification_scenarios
         listed = digest_of("rollbook.scenarios", active)
-        query = sa.select(table).where(self._mine(table))
+        query = sa.select(table).where(self._of_tenant(table))
         if active is not None:
             query = query.where(table.c.active == active)
         if cursor is not None:
@@ -103,7 +103,7 @@ class VerifyQueries(EvalQueries, PeopleQueries):
 
     def active_scenarios(self) -> int:
         table = tables.verification_scenarios
-        query = sa.select(sa.func.count()).where(self._mine(table), table.c.active)
+        query = sa.select(sa.func.count()).where(self._of_tenant(table), table.c.active)
         return self._connection.execute(query).scalar_one()
 
     def critical_baselines(self, run_id: str) -> dict[str, str]:
@@ -132,14 +132,14 @@ class VerifyQueries(EvalQueries, PeopleQueries):
                 result.c.created_at_us.label("decided_at_us"),
                 age.label("age"),
             )
-            .where(self._mine(result), result.c.candidate_policy_version == wanted)
+            .where(self._of_tenant(result), result.c.candidate_policy_version == wanted)
             .subquery()
         )
         newest = sa.and_(ranked.c.scenario_id == scenario.c.id, ranked.c.age == 1)
         query = (
             sa.select(scenario, *(column for column in ranked.c if column.name != "scenario_id"))
             .select_from(scenario.outerjoin(ranked, newest))
-            .where(self._mine(scenario), scenario.c.active)
+            .where(self._of_tenant(scenario), scenario.c.active)
             .order_by(scenario.c.created_at_us, scenario.c.id)
         )
         return [_standing(row) for row in self._connection.execute(query)]
@@ -216,9 +216,9 @@ class VerifyQueries(EvalQueries, PeopleQueries):
         """Active scenarios joined with their results in a run."""
         scenario, result = tables.verification_scenarios, tables.eval_results
         return (
-            self._mine(scenario),
+            self._of_tenant(scenario),
             scenario.c.active,
-            self._mine(result),
+            self._of_tenant(result),
             result.c.eval_run_id == (run_id if is_storable(run_id) else ""),
             result.c.baseline_episode_id == scenario.c.baseline_episode_id,
         )

@@ -31,7 +31,7 @@ class WebhookQueries(TenantScope):
 
     def webhooks(self) -> list[WebhookRow]:
         table = tables.webhooks
-        query = sa.select(table).where(self._mine(table))
+        query = sa.select(table).where(self._of_tenant(table))
         found = self._connection.execute(query.order_by(table.c.created_at_us, table.c.id))
         return [row_as(WebhookRow, row) for row in found]
 
@@ -74,7 +74,7 @@ class WebhookQueries(TenantScope):
         table, now = tables.webhook_deliveries, self._now_us()
         due = (
             sa.select(table.c.id)
-            .where(self._mine(table), table.c.status == "pending")
+            .where(self._of_tenant(table), table.c.status == "pending")
             .where(table.c.next_attempt_at_us <= now)
             .order_by(table.c.next_attempt_at_us)
             .limit(limit)
@@ -83,7 +83,7 @@ class WebhookQueries(TenantScope):
         taken = list(self._connection.execute(due).scalars())
         statement = (
             sa.update(table)
-            .where(self._mine(table), table.c.id.in_(taken))
+            .where(self._of_tenant(table), table.c.id.in_(taken))
             .values(attempts=table.c.attempts + 1, next_attempt_at_us=now + lease_us)
             .returning(table)
         )
@@ -111,7 +111,7 @@ class WebhookQueries(TenantScope):
         """When the next delivery is due; None when nothing waits."""
         table = tables.webhook_deliveries
         query = sa.select(sa.func.min(table.c.next_attempt_at_us)).where(
-            self._mine(table), table.c.status == "pending"
+            self._of_tenant(table), table.c.status == "pending"
         )
         at_us: int | None = self._connection.execute(query).scalar_one()
         return at_us
@@ -127,7 +127,7 @@ class WebhookQueries(TenantScope):
         if not is_storable(webhook_id):
             return [], None
         listed = digest_of("rollbook.deliveries", webhook_id)
-        query = sa.select(table).where(self._mine(table), table.c.webhook_id == webhook_id)
+        query = sa.select(table).where(self._of_tenant(table), table.c.webhook_id == webhook_id)
         if cursor is not None:
             place = sa.tuple_(table.c.created_at_us, table.c.id)
             query = query.where(place < sa.tuple_(*place_of(cursor, listed)))
@@ -142,6 +142,6 @@ class WebhookQueries(TenantScope):
         """Deliveries that ended before this time."""
         table = tables.webhook_deliveries
         statement = sa.delete(table).where(
-            self._mine(table), table.c.status != "pending", table.c.finished_at_us < before_us
+            self._of_tenant(table), table.c.status != "pending", table.c.finished_at_us < before_us
         )
         return self._connection.execute(statement).rowcount

@@ -25,7 +25,7 @@ _PARENT_SEEN_EVERY_S = 1.0
 
 
 async def probe_apart(path: Path, *, limit_s: float = 60.0) -> VideoFacts:
-    return await _apart(["probe", str(path)], limit_s)
+    return await _run_process(["probe", str(path)], limit_s)
 
 
 async def transcode_apart(
@@ -42,7 +42,9 @@ async def transcode_apart(
         return VideoFacts(False, f"it has more than the {most_bytes} bytes that are transcoded")
     told = msgspec.json.encode(limits).decode()
     try:
-        facts = await _apart(["transcode", str(source), str(out), str(most_bytes), told], limit_s)
+        facts = await _run_process(
+            ["transcode", str(source), str(out), str(most_bytes), told], limit_s
+        )
     except BaseException:
         out.unlink(missing_ok=True)
         raise
@@ -51,7 +53,7 @@ async def transcode_apart(
     return facts
 
 
-async def _apart(arguments: list[str], limit_s: float) -> VideoFacts:
+async def _run_process(arguments: list[str], limit_s: float) -> VideoFacts:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

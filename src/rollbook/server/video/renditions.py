@@ -51,10 +51,10 @@ async def keep_making(context: ServerContext) -> None:
     settings = context.settings
     if not settings.transcode_videos or not settings.reap_every_s or find_spec("av") is None:
         return
-    orgs = await _of_all(context)
+    orgs = await _all_organisations(context)
     while True:
         try:
-            with _alone(settings.data_dir) as alone:
+            with _machine_lock(settings.data_dir) as alone:
                 if alone:
                     await make_pending(context, orgs)
                     orgs = []
@@ -73,13 +73,13 @@ async def _next_wanted(context: ServerContext, every_s: float) -> list[str]:
         async with asyncio.timeout(every_s):
             orgs = {await waiting.get()}
     except TimeoutError:
-        return await _of_all(context)
+        return await _all_organisations(context)
     while not waiting.empty():
         orgs.add(waiting.get_nowait())
     return sorted(orgs)
 
 
-async def _of_all(context: ServerContext) -> list[str]:
+async def _all_organisations(context: ServerContext) -> list[str]:
     try:
         return await context.db.read(NOBODY, organisation_ids)
     except RollbookError as error:
@@ -88,7 +88,7 @@ async def _of_all(context: ServerContext) -> list[str]:
 
 
 @contextmanager
-def _alone(data_dir: Path) -> Iterator[bool]:
+def _machine_lock(data_dir: Path) -> Iterator[bool]:
     """One process per machine; the lock ends with the process, so nothing is left to clean up."""
     with open(data_dir / "renditions.lock", "ab") as file:
         try:
@@ -102,7 +102,7 @@ def _alone(data_dir: Path) -> Iterator[bool]:
 async def make_pending(context: ServerContext, org_ids: list[str]) -> int:
     """All that wait, organisations in turn, so that a hundred videos of one do not delay another's first. Returns how
     many were made."""
-    shutil.rmtree(_workshop(context), ignore_errors=True)
+    shutil.rmtree(_work_folder(context), ignore_errors=True)
     made, orgs = 0, list(org_ids)
     while orgs:
         for org_id in list(orgs):
@@ -121,7 +121,7 @@ async def make_pending(context: ServerContext, org_ids: list[str]) -> int:
 async def _make(context: ServerContext, org_id: str, artifact: ArtifactRow) -> bool:
     """False when the blob store is unavailable: the other videos of this organisation have to wait too."""
     try:
-        why = await _made(context, artifact)
+        why = await _make_copy(context, artifact)
     except (BlobNotFound, BlobTooLarge) as error:
         why = str(error)
     except BlobStoreUnavailable as error:
@@ -143,9 +143,9 @@ async def _make(context: ServerContext, org_id: str, artifact: ArtifactRow) -> b
     return True
 
 
-async def _made(context: ServerContext, artifact: ArtifactRow) -> str | None:
+async def _make_copy(context: ServerContext, artifact: ArtifactRow) -> str | None:
     """Why there is no rendition; None when it was made."""
-    settings, workshop = context.settings, _workshop(context)
+    settings, workshop = context.settings, _work_folder(context)
     workshop.mkdir(mode=0o700, exist_ok=True)
     out = workshop / f"{secrets.token_hex(8)}.mp4"
     limits = VideoLimits(most_duration_s=settings.transcode_limit_s)
@@ -169,7 +169,7 @@ async def _made(context: ServerContext, artifact: ArtifactRow) -> str | None:
         out.unlink(missing_ok=True)
 
 
-def _workshop(context: ServerContext) -> Path:
+def _work_folder(context: ServerContext) -> Path:
     return context.settings.data_dir / "renditions"
 
 

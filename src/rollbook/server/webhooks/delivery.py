@@ -128,7 +128,7 @@ class Sender:
             "error": error,
             "took_ms": int((time.monotonic() - began) * 1000),
         }
-        status, next_us = self._what_now(delivery, delivered)
+        status, next_us = self._next_state(delivery, delivered)
 
         def note(scope: Scope) -> None:
             scope.note_attempt(delivery, outcome, status=status, next_attempt_at_us=next_us)
@@ -138,7 +138,7 @@ class Sender:
         except RollbookError as fault:
             context.log.warning("delivery_not_noted", delivery_id=delivery.id, error=str(fault))
 
-    def _what_now(self, delivery: DeliveryRow, delivered: bool) -> tuple[str, int]:
+    def _next_state(self, delivery: DeliveryRow, delivered: bool) -> tuple[str, int]:
         settings, now = self._context.settings, self._context.clock()
         if delivered:
             return "delivered", now

@@ -195,7 +195,7 @@ def line_chart(series: Sequence[Series], title: str, axis: str) -> str:
     ]
     shown = range(0, steps, math.ceil(steps / 10))
     parts += [_text(x_of(step), bottom + 20, f"step {step}", "muted", "middle") for step in shown]
-    ends = _apart([y_of(each.mean[-1]) for each in drawn], 17)
+    ends = _spread_labels([y_of(each.mean[-1]) for each in drawn], 17)
     for index, (each, end) in enumerate(zip(drawn, ends, strict=True)):
         xs = [x_of(step) for step in range(len(each.mean))]
         parts.append(_series(each, index % SERIES, xs, y_of, end, right))
@@ -225,7 +225,7 @@ def _series(
     )
 
 
-def _apart(places: list[float], least: float) -> list[float]:
+def _spread_labels(places: list[float], least: float) -> list[float]:
     """Move labels apart so that they do not overlap. Their order stays."""
     order = sorted(range(len(places)), key=places.__getitem__)
     moved = list(places)

@@ -74,12 +74,12 @@ def _blocks(
         yield [
             plain(Coded(values, word_of(reader.words(words))))
             if decode and (words := dictionaries[name]) is not None
-            else _listed(values)
+            else _as_list(values)
             for name, values in block.items()
         ]
 
 
-def _listed(values: Array) -> list[Any]:
+def _as_list(values: Array) -> list[Any]:
     if values.ndim == 1:
         return plain(values)
     if values.dtype == np.uint8:

@@ -168,7 +168,7 @@ def _json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _at(found: Any, *keys: str) -> Any:
+def _nested(found: Any, *keys: str) -> Any:
     """The value under these nested keys; None if a key is missing."""
     for key in keys:
         found = found.get(key) if isinstance(found, Mapping) else None
@@ -177,15 +177,15 @@ def _at(found: Any, *keys: str) -> Any:
 
 def _manifest_columns(store: _Glance) -> Row:
     manifest = store.manifest
-    config = _at(manifest, "generation", "invocation", "config_path")
+    config = _nested(manifest, "generation", "invocation", "config_path")
     return {
         "manifest_path": str(store.path / ROLLOUT_MANIFEST_FILENAME) if manifest else None,
         "manifest_version": manifest.get("manifest_version"),
         "manifest_schema_version": manifest.get("schema_version"),
-        "manifest_profile": _at(manifest, "root_attrs", "profile"),
+        "manifest_profile": _nested(manifest, "root_attrs", "profile"),
         "manifest_config": Path(config).stem if isinstance(config, str) else None,
-        "manifest_scene_count": _count(_at(manifest, "source_coverage", "scene_counts")),
-        "manifest_split_count": _count(_at(manifest, "source_coverage", "split_counts")),
+        "manifest_scene_count": _count(_nested(manifest, "source_coverage", "scene_counts")),
+        "manifest_split_count": _count(_nested(manifest, "source_coverage", "split_counts")),
     }
 
 

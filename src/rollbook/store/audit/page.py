@@ -155,7 +155,7 @@ def _reasons(reader: StoredTables) -> str:
     shown = [code for code in range(32) if code != valid and (first[code] or among[code])]
     bars = [
         Bar(
-            _words(decode_invalid_reason(code)),
+            _with_spaces(decode_invalid_reason(code)),
             int(first[code]),
             _percent(first[code] / total),
             among[code],
@@ -165,7 +165,7 @@ def _reasons(reader: StoredTables) -> str:
     return bar_chart(bars, "reasons against candidates") if bars else ""
 
 
-def _words(name: str) -> str:
+def _with_spaces(name: str) -> str:
     return name.lower().replace("_", " ")
 
 
@@ -174,7 +174,7 @@ def _gains(reader: StoredTables) -> str:
     families = groups_of(AUDIT_COLUMNS["position"](reader, slice(None)))
     known = np.isfinite(gains)
     groups = [
-        (_words(str(key)), gains[known & (families.of_row == at)])
+        (_with_spaces(str(key)), gains[known & (families.of_row == at)])
         for at, key in enumerate(families.keys)
     ]
     by_median = sorted(groups, key=lambda each: -float(np.median(each[1])) if len(each[1]) else 1e9)
@@ -221,11 +221,13 @@ def _decision(reader: RolloutZarrStoreReader, step: int) -> str:
     lead = f"Step row {step} ({where}, step {first['step_index']}), seen from above. Hover for details."
     figure = f"<figure>{overhead_chart(view, 'candidates from above')}</figure>"
     return _section(
-        "One decision", lead, f'<div class="split">{figure}{_beside(reader, step, rows)}</div>'
+        "One decision",
+        lead,
+        f'<div class="split">{figure}{_decision_details(reader, step, rows)}</div>',
     )
 
 
-def _beside(reader: RolloutZarrStoreReader, step: int, rows: Sequence[Row]) -> str:
+def _decision_details(reader: RolloutZarrStoreReader, step: int, rows: Sequence[Row]) -> str:
     """The legend, the selected candidate and its depth image."""
     gains = [row["target_root_gain"] for row in rows if row["target_root_gain"] is not None]
     legend = (
@@ -235,16 +237,18 @@ def _beside(reader: RolloutZarrStoreReader, step: int, rows: Sequence[Row]) -> s
     )
     scale = gain_scale(min(gains), max(gains)) if gains else ""
     taken = next((row for row in rows if row["selected"]), None)
-    selected = _taken(rows, taken) if taken else "<p>No candidate is marked as taken.</p>"
+    selected = (
+        _selected_candidate(rows, taken) if taken else "<p>No candidate is marked as taken.</p>"
+    )
     return f"<div>{legend}{scale}{selected}{_depth(reader, step)}</div>"
 
 
-def _taken(rows: Sequence[Row], taken: Row) -> str:
+def _selected_candidate(rows: Sequence[Row], taken: Row) -> str:
     gain = taken["target_root_gain"]
     labels = [row["target_root_gain"] for row in rows if row["target_root_gain"] is not None]
     facts = {
         "taken": f"candidate {taken['candidate_row_id']}",
-        "family": f"{_words(taken['position'])}, {_words(taken['strategy'])}",
+        "family": f"{_with_spaces(taken['position'])}, {_with_spaces(taken['strategy'])}",
         "root gain": "no label" if gain is None else f"{gain:.4g} ({_rank(gain, labels)})",
         "probability": number(taken["selection_probability"]),
         "valid": f"{sum(row['actor_action'] for row in rows)} of {len(rows)} candidates",
@@ -288,9 +292,9 @@ def _overhead(reader: StoredTables, step: int, rows: Sequence[Row]) -> Overhead:
 
 def _tooltip(row: Row) -> str:
     gain = row["target_root_gain"]
-    label = _words(row["invalid_reason"]) if not row["actor_action"] else "no label"
+    label = _with_spaces(row["invalid_reason"]) if not row["actor_action"] else "no label"
     outcome = label if gain is None else f"root gain {gain:.4g}"
-    return f"candidate {row['candidate_row_id']}, {_words(row['position'])}: {outcome}"
+    return f"candidate {row['candidate_row_id']}, {_with_spaces(row['position'])}: {outcome}"
 
 
 def _path(reader: StoredTables, step: int, rollout: int) -> Array:
@@ -328,14 +332,14 @@ def _suspicious(reader: StoredTables, config: RolloutSuspiciousQueryConfig) -> s
     total = sum(row["count"] for row in counts)
     summary = _table(
         ("kind", "severity", "count"),
-        ([_words(row["kind"]), row["severity"], f"{row['count']:,}"] for row in counts),
+        ([_with_spaces(row["kind"]), row["severity"], f"{row['count']:,}"] for row in counts),
     )
     rows = suspicious_rollout_rows(reader, config=config, limit=_LISTED)
     listed = _table(
         ("kind", "rollout", "step", "candidate", "target", "what"),
         (
             [
-                _words(row["kind"]),
+                _with_spaces(row["kind"]),
                 *(row.get(f"{key}_row_id") for key in ("rollout", "step", "candidate", "target")),
                 row["message"],
             ]

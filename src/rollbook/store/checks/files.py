@@ -31,7 +31,7 @@ def check_manifest_fields(columns: StoreColumns) -> Iterator[Violation]:
         "manifest_version": ROLLOUT_MANIFEST_VERSION,
         "schema_id": columns.attrs.get("schema_id"),
         "schema_version": columns.attrs.get("schema_version"),
-        "content_sha256": content_sha256(_listed(columns)),
+        "content_sha256": content_sha256(_manifest_files(columns)),
     }
     for name, value in expected.items():
         if manifest.get(name) != value:
@@ -44,7 +44,7 @@ def check_manifest_fields(columns: StoreColumns) -> Iterator[Violation]:
 
 def check_files(columns: StoreColumns) -> Iterator[Violation]:
     """Names and sizes only. This finds incomplete copies and manual changes in the folder."""
-    listed = _listed(columns)
+    listed = _manifest_files(columns)
     found = dict(_files_below(columns.store.store_dir, ""))
     yield from _first_of(
         Violation("missing_file", _table(path), f"{path} is missing; copy the store again")
@@ -69,7 +69,7 @@ def check_checksums(columns: StoreColumns) -> Iterator[Violation]:
     """Every byte of every listed file. This finds a single flipped bit."""
     if not columns.deep:
         return
-    listed = _listed(columns)
+    listed = _manifest_files(columns)
     sums = _checksums(f"{columns.store.store_dir}{os.sep}", listed)
     yield from _first_of(
         Violation(
@@ -82,7 +82,7 @@ def check_checksums(columns: StoreColumns) -> Iterator[Violation]:
     )
 
 
-def _listed(columns: StoreColumns) -> FileSums:
+def _manifest_files(columns: StoreColumns) -> FileSums:
     files = columns.store.manifest()["manifest"].get("files")
     try:
         return {path: (int(size), str(digest)) for path, (size, digest) in files.items()}
