@@ -193,7 +193,7 @@ class StoreBaselines(Sequence[Baseline]):
             "deterministic": True,
         }
 
-    # -------------------------------------------------------------------------------- as the truth
+    # ------------------------------------------------------------------------------------- rewards
 
     def row_of(self, baseline: Baseline) -> int:
         """The row of the chain that an episode was logged from. Refuses an episode of another store."""
@@ -285,7 +285,7 @@ class StoreBaselines(Sequence[Baseline]):
         config = self._generation.get("writer_config") or {}
         return tuple(config.get("actor_feature_names") or ())
 
-    # ------------------------------------------------------------------------------------- within
+    # ------------------------------------------------------------------------------------ helpers
 
     @property
     def _generation(self) -> Mapping[str, Any]:

@@ -140,7 +140,7 @@ def _check_numbers(key: str, column: ActionColumn) -> None:
         )
 
 
-# -------------------------------------------------------------------------------------- in better units
+# ----------------------------------------------------------------------------- in units of each channel
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,7 @@ def _summary(distances: Floats) -> dict[str, float | None]:
     return {name: _finite(float(value)) for name, value in found.items()}
 
 
-# ------------------------------------------------------------------------------------------ the blob
+# --------------------------------------------------------------------------------------- all metrics
 
 
 def result_metrics(

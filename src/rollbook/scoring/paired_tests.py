@@ -147,7 +147,7 @@ def e_value(wins: int, losses: int) -> float:
     return math.exp(min(_LARGEST_LOG_E, float(log_e_value(wins, losses))))
 
 
-# ------------------------------------------------------------------------------------------- belief
+# ----------------------------------------------------------------------------------------- Bayesian
 
 
 def success_belief(wins: int, losses: int, n: int, margin: float) -> SuccessBelief:

@@ -133,7 +133,7 @@ def context_of(request: Request) -> ServerContext:
     return context
 
 
-# --------------------------------------------------------------------------------------- who it is
+# ----------------------------------------------------------------------------------------- callers
 
 
 def unauthorized() -> Problem:
@@ -149,7 +149,7 @@ def check_may_write(caller: Caller) -> None:
         raise Problem(403, "forbidden", text)
 
 
-# -------------------------------------------------------------------------------------- where it is
+# ---------------------------------------------------------------------------------------- addresses
 
 
 def base_url_of(request: Request) -> str:

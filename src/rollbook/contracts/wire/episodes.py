@@ -181,7 +181,7 @@ class EpisodePage(Struct, Generic[E], frozen=True):
 
 
 class EpisodeList(EpisodePage[EpisodeAnswer], frozen=True):
-    """As the server writes it."""
+    """The page that the server writes."""
 
 
 class ChangeTags(Struct, frozen=True, kw_only=True):

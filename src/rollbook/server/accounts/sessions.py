@@ -155,7 +155,7 @@ def is_https(request: Request) -> bool:
     return (public_url or str(request.url)).startswith("https:")
 
 
-# ------------------------------------------------------------------------------- who really asks
+# ------------------------------------------------------------------------------ origin and token
 
 
 def refuse_other_origins(request: Request, *, required: bool) -> None:

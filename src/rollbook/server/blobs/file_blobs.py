@@ -347,7 +347,7 @@ class LocalBlobs:
     async def close(self) -> None:
         await asyncio.to_thread(self._pool.shutdown)
 
-    # ------------------------------------------------------------------------------------- inner parts
+    # ----------------------------------------------------------------------------------------- helpers
 
     async def _run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs in a thread, with errors of the disk turned into ours."""

@@ -1,7 +1,7 @@
 """Blobs: the bytes of artifacts, on local disk or in S3, behind one interface with one suite of tests.
 
-A key is `episodes/<org_id>/<episode_id>/<file>`. A blob is there whole or not at all; it may be replaced, and whoever
-reads at that moment gets the old bytes or the new ones, never a mixture.
+A key is `episodes/<org_id>/<episode_id>/<file>`. A blob is stored completely or not at all. When it is replaced, a
+reader gets the old bytes or the new ones, never a mixture.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ class S3Blobs:
         self._client.close()
         self._threads.shutdown(wait=False)
 
-    # ------------------------------------------------------------------------------------- inner parts
+    # ----------------------------------------------------------------------------------------- helpers
 
     async def _put_part(self, key: str, upload: str, number: int, data: bytes) -> PartInfo:
         asked = {"PartNumber": number, "UploadId": upload, "Body": data}

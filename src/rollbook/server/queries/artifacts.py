@@ -231,7 +231,7 @@ class ArtifactQueries(TenantScope):
         )
         return [row_as(UploadRow, row) for row in self._connection.execute(query)]
 
-    # --------------------------------------------------------------------------------------- to go
+    # ----------------------------------------------------------------------------------- to delete
 
     def doomed_objects(self, limit: int = 1000) -> list[DoomedObject]:
         table = tables.doomed_objects
@@ -262,7 +262,7 @@ class ArtifactQueries(TenantScope):
         self._usage = None
         return self.quota_usage()
 
-    # ---------------------------------------------------------------------------------------- within
+    # --------------------------------------------------------------------------------------- helpers
 
     def _insert_artifacts(
         self, episode_id: str, requested: Sequence[tuple[str, str, str]]

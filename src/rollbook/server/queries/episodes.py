@@ -140,7 +140,7 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
         )
         return self._connection.execute(statement).rowcount
 
-    # ---------------------------------------------------------------------------------------- within
+    # --------------------------------------------------------------------------------------- helpers
 
     def _claim(self, key: str, digest: str, *, episode_id: str) -> EpisodeRow | None:
         """None when the key is new; it then belongs to `episode_id`. Else the episode that has the key."""

@@ -298,7 +298,7 @@ class EvalQueries(SearchQueries):
             self.recount_eval_run(run_id)
         return doomed
 
-    # ---------------------------------------------------------------------------------------- within
+    # --------------------------------------------------------------------------------------- helpers
 
     def _is_in(self, column: sa.ColumnElement[str], texts: Iterable[str]) -> sa.ColumnElement[bool]:
         """As one parameter, however many texts there are."""

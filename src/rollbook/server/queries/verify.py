@@ -210,7 +210,7 @@ class VerifyQueries(EvalQueries, PeopleQueries):
             self.audit("scenario.deleted", subject=there.id, detail=detail)
         return doomed
 
-    # ---------------------------------------------------------------------------------------- within
+    # --------------------------------------------------------------------------------------- helpers
 
     def _in_run(self, run_id: str) -> tuple[sa.ColumnElement[bool], ...]:
         """Active scenarios joined with their results in a run."""

@@ -1,4 +1,4 @@
-"""Eval runs and their results, scenarios that a candidate has to pass, webhooks and what they were told.
+"""Eval runs and their results, scenarios that a candidate has to pass, webhooks and their deliveries.
 
 Written out apart from tables.py for the same reason as the first one.
 """
