@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rollbook.cli.login import ProfileName
+from rollbook.cli.options import with_options
 from rollbook.cli.output import OK, USAGE, VIOLATIONS, AsJson, print_error, print_json
 from rollbook.cli.replay_arguments import (
     ReplayArguments,
@@ -110,12 +110,11 @@ ForGithub = Annotated[
 ]
 
 
-def with_replay_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds an option for every field of ReplayOptions that has a CommandLine, in place of `**replay`."""
+def _replay_flags() -> type[Any]:
+    """A dataclass with an option for every field of ReplayOptions that has a CommandLine."""
     from rollbook.evals.options import ReplayOptions
 
-    signature = inspect.signature(command, eval_str=True)
-    added = []
+    flags = []
     for each in fields(ReplayOptions):
         cli = each.metadata["cli"]
         if cli is not None:
@@ -125,30 +124,20 @@ def with_replay_options(command: Callable[..., None]) -> Callable[..., None]:
                 metavar=cli.metavar,
                 min=cli.least,
             )
-            added.append(
-                inspect.Parameter(
-                    each.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=not each.default if cli.negated else each.default,
-                    annotation=Annotated[cli.kind, option],
-                )
-            )
-    declared = list(signature.parameters.values())[:-1]
-    command.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*declared, *added]
-    )
-    return command
+            default = not each.default if cli.negated else each.default
+            flags.append((each.name, Annotated[cli.kind, option], field(default=default)))
+    return make_dataclass("ReplayFlags", flags)
 
 
-def _keywords(options: dict[str, Any]) -> dict[str, Any]:
-    """The values of added options, as keywords of `run_against`."""
+def _keywords(flags: Any) -> dict[str, Any]:
+    """The values of the flags, as keywords of `run_against`."""
     from rollbook.evals.options import ReplayOptions
 
     cli = {each.name: each.metadata["cli"] for each in fields(ReplayOptions)}
-    return {name: not value if cli[name].negated else value for name, value in options.items()}
+    return {name: not value if cli[name].negated else value for name, value in vars(flags).items()}
 
 
-@with_replay_options
+@with_options(_replay_flags())
 def run(
     policy: PolicyName,
     candidate_version: CandidateVersion = None,
@@ -168,7 +157,8 @@ def run(
     github: ForGithub = False,
     profile: ProfileName = "default",
     as_json: AsJson = False,
-    **replay: Any,
+    *,
+    options: Any,
 ) -> None:
     """Replay recorded episodes with a candidate policy, and decide whether it ships.
 
@@ -208,7 +198,7 @@ def run(
             resume=resume,
             dry_run=dry_run,
             quiet=as_json,
-            replay=_keywords(replay),
+            replay=_keywords(options),
         )
         check(asked, gate_given=gate_file is not None)
         if asked.store_alone:

@@ -22,10 +22,10 @@ from rollbook.server.db.errors import translated
 from rollbook.server.db.open import postgres_url
 from rollbook.server.db.sqlite import make_private_file, sqlite_engine, sqlite_path
 
-HEAD = "0003"
-"""The newest revision. Written here so that a current database is recognised without loading Alembic."""
-
 _FOLDER = Path(__file__).with_name("migrations")
+HEAD = max(path.name[:4] for path in _FOLDER.glob("versions/[0-9]*.py"))
+"""The newest revision, from the file names: a current database is recognised without loading Alembic."""
+
 _ADVISORY_LOCK = 0x526F6C6C626F6F6B
 """A number that no other program on the same database uses."""
 
