@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 from rollbook.client import EpisodeOutcome, JointState
+from rollbook.client.ingest import warn_of_lost_revisions
 from rollbook.contracts.npz import write_npz
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.errors import AuthError, ConfigurationError, ConflictError, NotFoundError
 from tests.client.conftest import AnyServer, MakeClient
 from tests.client.wire_server import WireServer
@@ -192,6 +194,24 @@ def test_an_exception_of_the_program_counts_more_than_ours(
     with caplog.at_level(logging.WARNING, "rollbook.client"), pytest.raises(KeyError), episode:
         raise KeyError("of the program")
     assert "archived" in caplog.text
+
+
+def test_a_server_that_ignores_policy_revisions_is_named_once(
+    wire: WireServer, any_client_of: AnyClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_lost_revisions.cache_clear()
+    client = any_client_of(wire)
+    mine = PolicyRevision(
+        policy_family="grasp", revision_id="r7", policy_digest="d7", produced_at_ms=5
+    )
+    with caplog.at_level(logging.WARNING, "rollbook.client"):
+        client.log_episode(policy_version="v1")
+        assert not caplog.records
+        for _ in range(2):
+            client.log_episode(policy_version="v1", policy_revision=mine)
+    [told] = caplog.messages
+    assert wire.base_url in told
+    assert "does not keep policy revisions" in told
 
 
 # --------------------------------------------------------------------------------- what is refused

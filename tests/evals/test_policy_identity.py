@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from rollbook.client import AsyncClient
+from rollbook.client.ingest import warn_of_lost_revisions
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.errors import ConfigurationError, ConflictError
 from rollbook.evals import complete_run, create_run, open_run, run_against
@@ -26,6 +28,13 @@ def revision(family: str, number: int = 7, **facts: Any) -> PolicyRevision:
     """Tests share one organisation, so each has a family of its own."""
     known = {"policy_family": family, "revision_id": f"rev-{number}", "produced_at_ms": 5}
     return msgspec.convert({**known, "policy_digest": f"d{number}", **facts}, PolicyRevision)
+
+
+@pytest.fixture(autouse=True)
+def _no_revision_is_lost(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    warn_of_lost_revisions.cache_clear()
+    yield
+    assert "policy revisions" not in caplog.text
 
 
 def test_an_episode_is_logged_and_read_with_its_revision(campaign: Campaign) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from rollbook.client.connection import Connection
 from rollbook.contracts.episode import ArtifactKind
 from rollbook.contracts.wire.episodes import EpisodeCreated, EpisodeFinalized
 from rollbook.contracts.wire.uploads import UploadUrl, UrlsMinted
+
+_log = logging.getLogger("rollbook.client")
 
 
 def urls_by_kind(urls: Iterable[UploadUrl]) -> dict[ArtifactKind, UploadUrl]:
@@ -19,7 +23,7 @@ async def create_episode(
     connection: Connection, body: Mapping[str, Any], idempotency_key: str
 ) -> EpisodeCreated:
     """The same key gives the same episode, so the call can be repeated when its answer is lost."""
-    return await connection.call(
+    created = await connection.call(
         "create an episode",
         "POST",
         "/api/ingest/episode",
@@ -27,6 +31,19 @@ async def create_episode(
         body=body,
         headers={"Idempotency-Key": idempotency_key},
         safe_to_resend=True,
+    )
+    if "policy_revision" in body and not created.policy_revision_kept:
+        warn_of_lost_revisions(connection.base_url)
+    return created
+
+
+@cache
+def warn_of_lost_revisions(base_url: str) -> None:
+    """Once for each server: it ignored a policy revision that was sent."""
+    _log.warning(
+        "%s runs an earlier release, which does not keep policy revisions: only policy_version is recorded; "
+        "upgrade the server",
+        base_url,
     )
 
 

@@ -75,10 +75,10 @@ class Processes:
             kind, value, failure = worker.pipe.recv()
         except (EOFError, ConnectionResetError):
             worker.process.join(CLOSE_S)
-            detail = (
-                f"the worker process was lost with exit status {worker.process.exitcode}; "
-                "it may have run out of memory: use fewer workers"
-            )
+            status = worker.process.exitcode
+            detail = f"the worker process was lost with exit status {status}"
+            if status == -signal.SIGKILL:
+                detail += "; it may have run out of memory: use fewer workers"
             self._end(worker)
             return task, None, TaskFailure("WorkerLost", detail, reason="lost")
         except Exception as error:  # noqa: BLE001 - a result whose class cannot be loaded raises anything

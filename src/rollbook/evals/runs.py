@@ -44,6 +44,7 @@ def create_run(
     `candidate_policy_revision` says exactly which policy the candidate is; replays are recorded with it.
     """
     from rollbook.client.bodies import revision_body
+    from rollbook.client.ingest import warn_of_lost_revisions
 
     rules = gate if gate is None or isinstance(gate, Gate) else gate_from(gate)
     revisions = {
@@ -88,6 +89,8 @@ def create_run(
         headers={"Idempotency-Key": uuid.uuid4().hex},
         safe_to_resend=True,
     )
+    if revisions and not created.policy_revisions_kept:
+        warn_of_lost_revisions(run.client.base_url)
     run.update(id=created.eval_run_id, status=created.status)
     return run
 

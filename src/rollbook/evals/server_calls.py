@@ -44,6 +44,8 @@ def ask(client: Client, answer: type[T], what: str, method: str, path: str, **op
 
 def create_episodes(client: Client, bodies: Sequence[Mapping[str, Any]]) -> list[EpisodeCreated]:
     """If the answer is lost and the call is repeated, the server removes the first, empty episodes later."""
+    from rollbook.client.ingest import warn_of_lost_revisions
+
     created = ask(
         client,
         EpisodesCreated,
@@ -53,6 +55,9 @@ def create_episodes(client: Client, bodies: Sequence[Mapping[str, Any]]) -> list
         body={"episodes": bodies},
         safe_to_resend=True,
     )
+    for body, each in zip(bodies, created.episodes, strict=True):
+        if "policy_revision" in body and not each.policy_revision_kept:
+            warn_of_lost_revisions(client.base_url)
     return created.episodes
 
 

@@ -252,6 +252,25 @@ def test_without_credentials_one_is_told_what_to_set(monkeypatch: pytest.MonkeyP
         opened("http://127.0.0.1:1")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("AWS_PROFILE", "of-nobody"), ("AWS_ENDPOINT_URL_S3", "http://a b.example")]
+)
+def test_a_wrong_aws_setting_is_an_error_of_the_configuration(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match=r"S3 cannot be used: .*AWS_"):
+        s3_client("bucket", None)
+
+
+def test_half_of_the_credentials_is_an_error_of_the_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(ConfigurationError, match=r"S3 cannot be used: .*AWS_"):
+        s3_client("bucket", None)
+
+
 async def test_a_profile_is_used_where_boto3_finds_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rclone: Served
 ) -> None:

@@ -260,8 +260,10 @@ def team(server: RunningServer) -> Campaigner:
 
 def test_a_revision_goes_in_and_comes_out(team: Campaigner) -> None:
     body = {"policy_revision": plain(FULL)}
-    alone = team.post("/api/ingest/episode", body)["episode_id"]
+    made = team.post("/api/ingest/episode", body)
     [many] = team.post("/api/ingest/episodes", {"episodes": [body]})["episodes"]
+    assert made["policy_revision_kept"] is many["policy_revision_kept"] is True
+    alone = made["episode_id"]
     for found in (
         team.get(f"/api/episodes/{alone}"),
         *team.get("/api/episodes", policy_version="rev-7")["episodes"],

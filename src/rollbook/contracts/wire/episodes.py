@@ -58,6 +58,8 @@ class EpisodeCreated(Struct, frozen=True):
     status: EpisodeStatus
     storage: Literal["r2", "unconfigured"]
     upload_urls: list[UploadUrl]
+    policy_revision_kept: Literal[True] | UnsetType = UNSET
+    """Present when the request has a `policy_revision`. A server that does not know revisions ignores them."""
 
 
 class Claim(Struct, frozen=True, kw_only=True):

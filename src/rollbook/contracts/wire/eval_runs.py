@@ -35,6 +35,8 @@ class EvalRunCreated(Struct, frozen=True):
     status: RunStatus
     episode_count: int
     gate_digest: str
+    policy_revisions_kept: Literal[True] | UnsetType = UNSET
+    """Present when the request has a policy revision. A server that does not know revisions ignores them."""
 
 
 class PutResult(Struct, frozen=True, kw_only=True):

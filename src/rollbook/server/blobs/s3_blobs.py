@@ -421,13 +421,6 @@ def s3_client(
             raise ConfigurationError(message=message)
         endpoint = endpoint.rstrip("/")
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
-    session = boto3.Session(region_name=region)
-    if session.get_credentials() is None:
-        message = (
-            "blobs: no S3 credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-            "or give this machine a profile or a role"
-        )
-        raise ConfigurationError(message=message)
     config = Config(
         signature_version="s3v4",
         connect_timeout=3,
@@ -442,7 +435,20 @@ def s3_client(
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
-    return session.client("s3", endpoint_url=endpoint, config=config)
+    try:
+        session = boto3.Session(region_name=region)
+        client = session.client("s3", endpoint_url=endpoint, config=config)
+        credentials = session.get_credentials()
+    except (BotoCoreError, ValueError) as error:
+        message = f"blobs: S3 cannot be used: {error}; check the AWS_* variables and the AWS configuration files"
+        raise ConfigurationError(message=message) from error
+    if credentials is None:
+        message = (
+            "blobs: no S3 credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "or give this machine a profile or a role"
+        )
+        raise ConfigurationError(message=message)
+    return client
 
 
 def _condition(replace: bool) -> dict[str, str]:

@@ -23,7 +23,7 @@ from rollbook.contracts.wire.batches import (
     ReadArtifacts,
     WantedArtifact,
 )
-from rollbook.contracts.wire.episodes import CreateEpisode, EpisodeCreated
+from rollbook.contracts.wire.episodes import CreateEpisode
 from rollbook.errors import InvalidValue
 from rollbook.server.accounts.callers import caller_of
 from rollbook.server.blobs.file_blobs import LocalBlobs
@@ -33,6 +33,7 @@ from rollbook.server.context import Caller, ServerContext, base_url_of, context_
 from rollbook.server.db.columns import new_id
 from rollbook.server.episodes.artifacts import check_artifacts, is_as_checked, write_checks
 from rollbook.server.episodes.messages import (
+    created_answer,
     found_answer,
     new_episode_columns,
 )
@@ -82,7 +83,7 @@ async def create_episodes(request: Request) -> Response:
     for episode, kinds in zip(made, asked, strict=True):
         context.metrics.episode("created")
         urls = await signed_urls(context, base_url, episode.artifacts, kinds, most)
-        answers.append(EpisodeCreated(episode.id, episode.status, "r2", urls))
+        answers.append(created_answer(episode, urls))
     return json_response(EpisodesCreated(answers), 201)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
-from msgspec import structs
+from msgspec import UNSET, UnsetType, structs
 
 from rollbook.contracts.episode import ArtifactKind
 from rollbook.contracts.wire.batches import EpisodeFound
@@ -12,11 +12,13 @@ from rollbook.contracts.wire.episodes import (
     ArtifactAnswer,
     CreateEpisode,
     EpisodeAnswer,
+    EpisodeCreated,
     EpisodeFinalized,
     Failure,
     FinalizeEpisode,
     Otel,
 )
+from rollbook.contracts.wire.uploads import UploadUrl
 from rollbook.server.db.episode_tables import EpisodeRow
 from rollbook.server.http.responses import answer_from_row, wire_time
 
@@ -31,6 +33,11 @@ def new_episode_columns(body: CreateEpisode) -> dict[str, Any]:
     if otel is not None:
         columns["metadata"] = {**(body.metadata or {}), "otel": structs.asdict(otel)}
     return columns
+
+
+def created_answer(row: EpisodeRow, upload_urls: list[UploadUrl]) -> EpisodeCreated:
+    kept: Literal[True] | UnsetType = UNSET if row.policy_revision_id is None else True
+    return EpisodeCreated(row.id, row.status, "r2", upload_urls, kept)
 
 
 def final_columns(body: FinalizeEpisode) -> dict[str, Any]:

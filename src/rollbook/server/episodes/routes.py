@@ -33,6 +33,7 @@ from rollbook.server.episodes.artifacts import (
 )
 from rollbook.server.episodes.finalize import finalized, finalized_many
 from rollbook.server.episodes.messages import (
+    created_answer,
     episode_answer,
     finalized_answer,
     new_episode_columns,
@@ -77,7 +78,7 @@ async def create_episode(request: Request) -> Response:
     if not episode.replayed:
         context.metrics.episode("created")
     urls = await signed_urls(context, base_url, episode.artifacts, _open(episode, kinds), most)
-    created = EpisodeCreated(episode.id, episode.status, "r2", urls)
+    created = created_answer(episode, urls)
     return json_response(created, 201, {"Idempotency-Replayed": "true"} if episode.replayed else {})
 
 

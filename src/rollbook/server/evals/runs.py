@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -89,7 +90,8 @@ async def create_eval_run(request: Request) -> Response:
         return scope.create_eval_run({**values, **revisions}, baselines, idempotency)
 
     run = await context.write(caller, create)
-    made = EvalRunCreated(run.id, run.status, run.episode_count, run.gate_digest)
+    kept: Literal[True] | UnsetType = True if given else UNSET
+    made = EvalRunCreated(run.id, run.status, run.episode_count, run.gate_digest, kept)
     return json_response(made, 201, {"Idempotency-Replayed": "true"} if run.replayed else {})
 
 
