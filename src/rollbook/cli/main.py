@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -23,6 +23,19 @@ from rollbook.cli import (
 )
 from rollbook.cli.output import USAGE, VIOLATIONS, print_error
 from rollbook.errors import ConfigurationError, RollbookError
+
+_LIBRARIES = {
+    "client": ("httpx",),
+    "server": ("alembic", "anyio", "argon2", "fastapi", "jinja2", "sqlalchemy", "uvicorn"),
+    "store": ("PIL", "zarr"),
+    "evals": ("scipy",),
+    "video": ("av",),
+    "frames": ("duckdb", "pandas", "polars", "pyarrow"),
+    "generate": ("matplotlib", "numba", "trimesh"),
+    "gym": ("gymnasium",),
+    "postgres": ("psycopg",),
+}
+"""Libraries that commands import, by the extra of Rollbook that installs them."""
 
 RECORD, STORE, GENERATE, REPLAY, OPERATE = "Record", "Store", "Generate", "Replay", "Operate"
 
@@ -96,5 +109,16 @@ def main() -> None:
     try:
         app()
     except RollbookError as error:
-        print_error(error)
-        sys.exit(USAGE if isinstance(error, ConfigurationError) else VIOLATIONS)
+        _fail(error)
+    except ModuleNotFoundError as error:
+        library = str(error.name).partition(".")[0]
+        for extra, libraries in _LIBRARIES.items():
+            if library in libraries:
+                message = f"this command needs {library}, which is not installed: pip install 'rollbook[{extra}]'"
+                _fail(ConfigurationError(message=message))
+        raise
+
+
+def _fail(error: RollbookError) -> NoReturn:
+    print_error(error)
+    sys.exit(USAGE if isinstance(error, ConfigurationError) else VIOLATIONS)
