@@ -143,7 +143,7 @@ def test_an_episode_that_is_not_there_is_refused_with_those_that_are(tmp_path: P
 
 def test_a_camera_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
     root = write_v2(tmp_path / "d", Plan(lengths=(3, 3)))
-    with pytest.raises(ConfigurationError, match=f"no camera 'left'; there: {TOP}"):
+    with pytest.raises(ConfigurationError, match=f"no camera 'left'; known: {TOP}"):
         lerobot.encode_episode(root, 1, tmp_path / "out", cameras=["left"])
 
 
