@@ -206,7 +206,7 @@ def test_a_film_that_is_said_to_end_too_early_is_not_filled_from_the_next_episod
 ) -> None:
     root = write_v3(tmp_path / "d")
     change_episode(root, **{f"videos/{TOP}/to_timestamp": 1.5})
-    with pytest.raises(TruncatedFile, match=r"3 frames of it .* episode 1, which has 7"):
+    with pytest.raises(TruncatedFile, match=r"3 frames belong to episode 1, which has 7"):
         encode(root)
 
 

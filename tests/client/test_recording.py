@@ -227,7 +227,7 @@ def test_an_upload_comes_too_late_or_has_no_place(
     with pytest.raises(ConfigurationError, match="no artifact 'lidar'"):
         episode.upload("lidar", sensors)
     episode.finalize()
-    with pytest.raises(ConfigurationError, match="too late"):
+    with pytest.raises(ConfigurationError, match="the episode is finalized"):
         episode.upload("actions", sensors)
 
 
