@@ -18,7 +18,8 @@ from tests.server.tenants import new_organisation
 
 _NURSERY = """
 import os, sys, threading
-from rollbook.server.db.engine import (Database, Tenant)
+from rollbook.server.db.engine import Tenant
+from rollbook.server.db.open import open_database
 from rollbook.server.queries import Scope
 
 def write_forever(url, org_id, out):
@@ -76,7 +77,9 @@ def test_no_acknowledged_episode_is_lost(database_url: str, tmp_path: Path) -> N
         nursery.stdin.write(f"{database_url} {org.org_id} {told}\n")
         nursery.stdin.flush()
         child = int(nursery.stdout.readline())
+        deadline = time.monotonic() + 60
         while not (told.exists() and told.stat().st_size):
+            assert time.monotonic() < deadline, "the writer never acknowledged an episode"
             time.sleep(0.01)
         time.sleep(chance.uniform(0, 0.3))
         os.kill(child, signal.SIGKILL)
