@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from rollbook.contracts.policy import PolicyRevision
-from rollbook.errors import ConflictingRevision
+from rollbook.errors import ConflictingRevision, StorageError
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.records import RolloutZarrRecord
 from rollbook.store.repack import repack_store
@@ -69,3 +69,15 @@ def test_revisions_that_contradict_each_other_are_refused(
         )
     assert caught.value.field == field
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("damaged", [7, [{"policy_family": "grasp"}], [{"policy_family": ""}]])
+def test_damaged_revisions_are_a_storage_error(tmp_path: Path, damaged: object) -> None:
+    store = tmp_path / "store"
+    write_rollout_zarr_store(store, records(revision(1)), selected_depth_enabled=False)
+    path = store / "metadata" / "zarr.json"
+    group = json.loads(path.read_bytes())
+    group["attributes"]["policy_revisions"] = damaged
+    path.write_text(json.dumps(group))
+    with pytest.raises(StorageError, match="policy_revisions"):
+        _ = RolloutZarrStoreReader(store).policy_revisions

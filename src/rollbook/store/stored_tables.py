@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.contracts.policy import PolicyRevision
-from rollbook.errors import InvalidNumber, StorageError, UnsupportedVersion
+from rollbook.errors import InvalidNumber, Refusal, StorageError, UnsupportedVersion
 from rollbook.store.manifest import StoreManifest, read_manifest
 from rollbook.store.mapped import MappedArray, is_raw
 from rollbook.store.schema import ROLLOUT_ZARR_SCHEMA_ID, ROLLOUT_ZARR_SCHEMA_VERSION, TABLES
@@ -162,9 +162,13 @@ class StoredTables:
     def policy_revisions(self) -> Mapping[str, PolicyRevision]:
         """The learned policies of this store that were described, by the digest that `lineage/model_checkpoint_id`
         stands for."""
-        group = json.loads(self.local("metadata/zarr.json").read_bytes())
-        described = group["attributes"].get("policy_revisions", [])
-        found = msgspec.convert(described, list[PolicyRevision])
+        path = self.local("metadata/zarr.json")
+        described = json.loads(path.read_bytes())["attributes"].get("policy_revisions", [])
+        try:
+            found = msgspec.convert(described, list[PolicyRevision])
+        except (msgspec.ValidationError, Refusal) as error:
+            detail = f"policy_revisions are not policy revisions: {error}"
+            raise StorageError(path=str(path), detail=detail) from error
         return {each.policy_digest: each for each in found}
 
     def words(self, dictionary: str) -> tuple[str, ...]:
