@@ -123,8 +123,14 @@ def test_the_module_runs_as_the_command_does() -> None:
 
 def test_a_shell_completes_commands_and_options() -> None:
     command = Path(sys.executable).with_name("rollbook")
+    # typer takes the shell from the process tree, in which a CI job may have none; this names it
+    named = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     script = subprocess.run(
-        [command, "--show-completion", "bash"], capture_output=True, text=True, check=True
+        [command, "--show-completion", "bash"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=named,
     ).stdout
     assert "complete -o default -F _rollbook_completion rollbook" in script
     for words, expected in (("rollbook sto", ["store"]), ("rollbook keys l", ["list"])):
