@@ -352,3 +352,23 @@ def test_an_engine_is_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {each.value for each in run_tasks(squares, [1, 2, 3], engine="turns")} == {1, 4, 9}
     with pytest.raises(ConfigurationError, match="'local' or 'ray' or 'turns'"):
         engines.check_engine("turn")
+
+
+def test_ctrl_c_does_not_interrupt_the_start_of_a_worker() -> None:
+    """Not even when another thread of the process receives the signal: the mask of this thread does not stop it."""
+    code = """
+import os, signal, threading, time
+from rollbook.engines.processes import _interrupts_blocked
+
+threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
+started = False
+try:
+    with _interrupts_blocked():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+        started = True
+except KeyboardInterrupt:
+    print("after" if started else "inside")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "after\n"

@@ -139,13 +139,26 @@ def check_sendable(start: Start) -> None:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Blocks SIGINT, also for a worker that is started meanwhile. The parent handles Ctrl-C and ends its workers."""
+    """Defers SIGINT to the end of the block, and blocks it in a worker that is started meanwhile.
+
+    The mask alone is not enough: another thread of this process can receive the signal, and Python then raises
+    KeyboardInterrupt in the main thread, in the middle of starting a worker.
+    """
     resource_tracker.ensure_running()  # before blocking, because it unblocks SIGINT when it starts
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handler = signal.getsignal(signal.SIGINT)
+    deferred: list[int] = []
+    defers = callable(handler) and threading.current_thread() is threading.main_thread()
+    if defers:
+        signal.signal(signal.SIGINT, lambda number, frame: deferred.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if defers:
+            signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if deferred:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _process_main(pipe: connection.Connection, start: Start, deadline: Any) -> None:
