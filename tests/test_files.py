@@ -21,7 +21,15 @@ import pytest
 import rollbook
 from rollbook import files
 from rollbook.errors import ConfigurationError, LeaseHeld, StorageError, TargetExists
-from rollbook.files import Lease, atomic_write, fsync_folder, promote_folder, write_bytes
+from rollbook.files import (
+    Lease,
+    atomic_write,
+    fsync_folder,
+    make_folders,
+    promote_folder,
+    write_bytes,
+)
+from tests.watched_files import WatchedFiles
 
 KILLS = 15
 
@@ -213,6 +221,39 @@ def test_a_full_disk_leaves_the_old_file_and_no_temp_file(tmp_path: Path, pieces
         assert list(tmp_path.iterdir()) == [target]
 
 
+@pytest.mark.parametrize("replace", [False, True])
+def test_bytes_are_on_disk_before_the_name_and_the_name_before_the_write_ends(
+    tmp_path: Path, replace: bool
+) -> None:
+    target = tmp_path / "file"
+    if replace:
+        target.write_bytes(b"old")
+    with WatchedFiles(tmp_path) as watched:
+        with atomic_write(target, replace=replace) as stream:
+            stream.write(b"new")
+            assert watched.after_power_cut(target) == (b"old" if replace else None)
+        assert watched.after_power_cut(target) == b"new"
+    assert watched.named_before_sync == []
+    assert [step.call for step in watched.steps] == ["sync", "name", "sync"]
+
+
+def test_new_folders_are_on_disk_with_every_folder_above_them(tmp_path: Path) -> None:
+    deep = tmp_path / "some" / "deep" / "folder"
+    with WatchedFiles(tmp_path) as watched:
+        make_folders(deep, mode=0o700)
+        make_folders(deep)  # again: nothing to do
+        write_bytes(deep / "file", b"new")
+        assert watched.after_power_cut(deep / "file") == b"new"
+    assert stat.S_IMODE(deep.stat().st_mode) == 0o700
+
+
+def test_a_file_in_the_way_of_new_folders_is_an_error(tmp_path: Path) -> None:
+    write_bytes(tmp_path / "file", b"old")
+    for taken in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises((FileExistsError, NotADirectoryError)):
+            make_folders(taken)
+
+
 WRITE_HALF = """
 import sys, time
 from rollbook.files import atomic_write
@@ -355,28 +396,26 @@ def test_a_swap_that_fails_halfway_puts_the_old_folder_back(
     assert hidden(tmp_path) == []
 
 
-def test_every_file_and_folder_is_synced_before_the_rename(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_folder_is_on_disk_before_it_gets_its_name_and_the_name_before_the_promotion_ends(
+    tmp_path: Path, replace: bool
 ) -> None:
-    finished = make_folder(tmp_path / "work", "new")
-    names = {os.stat(path).st_ino: path.name for path in (tmp_path, *tmp_path.rglob("*"))}
-    steps: list[str] = []
-    fsync, renameat2 = os.fsync, files._renameat2
-
-    def watched_fsync(descriptor: int) -> None:
-        steps.append(names[os.fstat(descriptor).st_ino])
-        fsync(descriptor)
-
-    def watched_rename(source: Path, target: Path, flags: int) -> bool:
-        steps.append("rename")
-        return renameat2(source, target, flags)
-
-    monkeypatch.setattr(os, "fsync", watched_fsync)
-    monkeypatch.setattr(files, "_renameat2", watched_rename)
-    promote_folder(finished, tmp_path / "final")
-    assert sorted(steps[:2]) == ["first", "second"]  # what they hold, then the folders
-    assert sorted(steps[2:4]) == ["sub", "work"]
-    assert steps[4:] == ["rename", tmp_path.name]
+    final = tmp_path / "final"
+    if replace:
+        make_folder(final, "old")
+    durable: list[object] = []
+    with WatchedFiles(
+        tmp_path,
+        at_each_step=lambda watched: durable.append(
+            watched.after_power_cut(final / "sub" / "second")
+        ),
+    ) as watched:
+        promote_folder(make_folder(tmp_path / "work", "new"), final, replace=replace)
+        assert watched.is_durable(final)
+    assert watched.named_before_sync == []
+    assert set(durable[:-1]) == ({b"old"} if replace else {None})
+    assert durable[-1] == b"new"
 
 
 def test_a_folder_cannot_replace_itself(tmp_path: Path) -> None:
@@ -471,6 +510,16 @@ def test_a_promotion_killed_at_any_moment_leaves_one_whole_folder(tmp_path: Path
 
 
 # -------------------------------------------------------------------------------------------- lease
+
+
+def test_a_lease_is_on_disk_when_its_holder_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "lease"
+    with WatchedFiles(tmp_path) as watched:
+        lease = Lease.acquire(path, owner="a", ttl_s=10)
+        assert watched.is_durable(path)
+        lease.renew()
+        assert watched.is_durable(path)
+    assert watched.named_before_sync == []
 
 
 class Clock:

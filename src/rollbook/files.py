@@ -70,11 +70,27 @@ def _fsync(path: AnyPath, flags: int = 0) -> None:
 def fsync_folder(path: AnyPath) -> None:
     """Make the names in a folder durable. Without this, a crash can undo a rename that others have already seen."""
     with _storage_errors(Path(path), "the folder cannot be synced"):
-        try:
-            _fsync(path, os.O_DIRECTORY)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-                raise  # these two codes come from network filesystems that cannot sync folders
+        _fsync_names(path)
+
+
+def _fsync_names(path: AnyPath) -> None:
+    try:
+        _fsync(path, os.O_DIRECTORY)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise  # these two codes come from network filesystems that cannot sync folders
+
+
+def make_folders(path: AnyPath, *, mode: int = 0o777) -> None:
+    """`mkdir -p` whose new folders survive a power cut: a file in a folder is only as durable as the folder's name.
+
+    `mode` is for the folder itself, not for the folders above it. Raises OSError, as `Path.mkdir` does.
+    """
+    folder = Path(path).absolute()
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(mode=mode, parents=True, exist_ok=True)
+    for each in missing:
+        _fsync_names(each.parent)
 
 
 # ---------------------------------------------------------------------------------- atomic write
