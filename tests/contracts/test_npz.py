@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from rollbook.contracts.npz import NpzArchive, NpzLimits, read_npz, write_npz
+from rollbook.contracts.npz import NpzArchive, NpzLimits, inspect_npz, read_npz, write_npz
 from rollbook.errors import InvalidValue
 
 
@@ -261,18 +261,150 @@ def test_bytes_that_are_no_archive_are_refused() -> None:
 def test_more_than_the_limits_allow_is_refused_before_it_is_unpacked() -> None:
     data = zipped(*((f"{i}.npy", npy(np.arange(2))) for i in range(5)))
     assert "5 members" in refused(data, NpzLimits(members=4))
-    assert "bytes unpacked" in refused(data, NpzLimits(total_bytes=500))
+    assert "bytes unpacked" in refused(data, NpzLimits(total_bytes=500, ratio=0.5))
     assert "a name of 1 to 3 bytes" in refused(
         zipped(("four.npy", npy(np.arange(2)))), NpzLimits(name_bytes=3)
     )
     assert "a header of" in refused(data, NpzLimits(header_bytes=50))
 
 
-def test_a_bomb_is_refused_by_how_much_it_would_grow() -> None:
-    bomb = zipped(("a.npy", npy(np.zeros(1 << 20))), method=zipfile.ZIP_DEFLATED)
-    limits = NpzLimits(small_bytes=1 << 20, ratio=100)
-    assert "packed into" in refused(bomb, limits)
-    assert read_npz(bomb)["a"].size == 1 << 20  # 8 MB: still small, whatever it was packed into
+def test_an_archive_may_unpack_to_the_bound_in_bytes_however_well_it_was_packed() -> None:
+    packed = zipped(("a.npy", npy(np.zeros(1 << 20))), method=zipfile.ZIP_DEFLATED)
+    unpacked = len(npy(np.zeros(1 << 20)))
+    assert unpacked > 500 * len(packed)
+    assert read_npz(packed, limits=NpzLimits(total_bytes=unpacked))["a"].size == 1 << 20
+    assert f"{unpacked} bytes unpacked" in refused(packed, NpzLimits(total_bytes=unpacked - 1))
+    assert NpzLimits().total_bytes == 4 << 30
+
+
+def test_a_large_archive_may_unpack_to_a_few_times_its_own_size() -> None:
+    """Arrays that are stored as they are can be no bomb, whatever their size."""
+    assert read_npz(written(a=np.zeros(1000)), limits=NpzLimits(total_bytes=10))["a"].size == 1000
+
+
+# --------------------------------------------------------------------- what is said without reading
+
+_RULE = NpzLimits(total_bytes=1 << 20)
+_OBJECTS = npy(np.array([{"a": 1}], object))
+_CONTENTS = (
+    ARRAYS.map(npy)
+    | st.sampled_from(
+        (
+            npy(np.zeros(100_000)),
+            npy(np.zeros(300_000)),  # above the bound: refused when it is deflated
+            npy(np.zeros((0, 7), np.float32)),
+            npy(np.array(["x", "yz"])),
+            npy(np.array("one text")),
+            _OBJECTS,
+            _OBJECTS[128:],
+            b"",
+            b"<html><body>502 Bad Gateway</body></html>",
+            header(
+                "{'descr': '<f8', 'fortran_order': False, 'shape': (0, 140737488355327, 140737488355327)}"
+            ),
+            header("{'descr': '<U0', 'fortran_order': False, 'shape': (3,)}"),
+            header("{'descr': '<f8', 'fortran_order': True, 'shape': (2, 1)}", bytes(16)),
+            header("{'descr': '<f8', 'fortran_order': False, 'shape': (3,)}", bytes(16)),
+        )
+    )
+)
+_MEMBERS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b/value", "/joint/position", "../up", "c"]),
+        _CONTENTS,
+        st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]),
+        st.booleans(),
+    ),
+    max_size=4,
+)
+
+
+def _archive(members: list[tuple[str, bytes, int, bool]]) -> bytes:
+    """The last of a member says whether it has the zip64 form."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for key, content, method, large in members:
+            info = zipfile.ZipInfo(f"{key}.npy")
+            info.compress_type = method
+            with archive.open(info, "w", force_zip64=large) as out:
+                out.write(content)
+    return stream.getvalue()
+
+
+@st.composite
+def archives(draw: st.DrawFn) -> bytes:
+    """Whole archives, and ones that were cut, extended, or whose directory names some bytes twice."""
+    data = _archive(draw(_MEMBERS))
+    change = draw(st.sampled_from(["none", "none", "none", "cut", "longer", "before", "overlap"]))
+    if change == "cut":
+        return data[: draw(st.integers(0, len(data) - 1))]
+    if change == "longer":
+        return data + draw(st.binary(min_size=1, max_size=9))
+    if change == "before":
+        return draw(st.binary(min_size=1, max_size=9)) + data
+    entry = data.rfind(b"PK\x01\x02")
+    if change == "overlap" and entry > 0:
+        return data[: entry + 42] + struct.pack("<L", draw(st.integers(0, 99))) + data[entry + 46 :]
+    return data
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@settings(max_examples=250, deadline=None)
+@given(archives())
+def test_what_an_inspection_calls_readable_is_read_and_nothing_else(data: bytes) -> None:
+    """Server and SDK use this pair: what the one promises, the other keeps."""
+    found = inspect_npz(data, limits=_RULE)
+    if found.problem is not None:
+        assert refused(data, _RULE) == found.problem
+        assert found.arrays == {}
+        return
+    arrays = read_npz(data, limits=_RULE)
+    assert {key: each.shape for key, each in found.arrays.items()} == {
+        key: array.shape for key, array in arrays.items()
+    }
+    for key, array in arrays.items():
+        assert found.arrays[key].dtype.newbyteorder("=") == array.dtype or array.size == 0
+
+
+class _Counting(io.BytesIO):
+    """Counts the bytes that are read."""
+
+    count = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        self.count += len(data)
+        return data
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_an_inspection_reads_the_directory_and_the_headers_only(save: Callable[..., None]) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, 3_000_000, np.uint8)
+    stream = _Counting()
+    save(stream, a=noise, b=noise[::-1])
+    stream.count = 0
+    positions: list[int] = []
+    found = inspect_npz(stream, prepare=positions.extend)
+    assert {key: each.shape for key, each in found.arrays.items()} == {
+        "a": (3_000_000,),
+        "b": (3_000_000,),
+    }
+    assert stream.count < 50_000
+    assert len(positions) == 2
+    assert positions[0] == 0
+
+
+def test_an_inspection_names_the_archive_as_it_is_told() -> None:
+    assert inspect_npz(b"", record="sensors.npz").problem == (
+        "sensors.npz: archive is 0 bytes, expected a zip archive (.npz)"
+    )
+
+
+def test_nothing_is_written_that_could_not_be_read() -> None:
+    many = {f"a{number}": [0] for number in range(NpzLimits().members + 1)}
+    for arrays in (many, {"a": np.array(["NaT"], "M8")}, {"a": np.zeros((1,) * 33)}):
+        with pytest.raises(InvalidValue):
+            _written(arrays)
 
 
 def test_members_over_the_same_bytes_are_refused() -> None:

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -29,14 +29,27 @@ from rollbook.contracts.zip_members import (
     stored_member,
     zip_errors,
 )
+from rollbook.errors import InvalidValue
 from rollbook.files import atomic_write
 
-__all__ = ["ArrayFacts", "NpzArchive", "NpzLimits", "read_npz", "storable_array", "write_npz"]
+__all__ = [
+    "ArrayFacts",
+    "NpzArchive",
+    "NpzContent",
+    "NpzLimits",
+    "inspect_npz",
+    "read_npz",
+    "storable_array",
+    "write_npz",
+]
 
 Source: TypeAlias = "bytes | bytearray | memoryview | str | os.PathLike[str] | BinaryIO"
 AnyArray: TypeAlias = "NDArray[Any]"
 
 _PIECE = 1 << 20
+_HEADERS_AT_ONCE = 128
+_GREATEST_ARRAY = 2**63 - 1
+"""Bytes. NumPy refuses a greater shape even if one of its lengths is 0."""
 _MOST_DIMENSIONS = 32
 _GREATEST_CODE_POINT = 0x10FFFF
 _MAGIC = b"\x93NUMPY"
@@ -62,6 +75,42 @@ class ArrayFacts:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class NpzContent:
+    """What an archive contains. It can be read if there is no problem."""
+
+    arrays: Mapping[str, ArrayFacts]
+    problem: str | None = None
+    """Why it cannot be read."""
+
+
+def inspect_npz(
+    source: Source,
+    *,
+    record: str | None = None,
+    limits: NpzLimits | None = None,
+    prepare: Callable[[Sequence[int]], object] | None = None,
+) -> NpzContent:
+    """What `read_npz` would return, from the table of contents and the headers alone: an array is never unpacked.
+
+    An archive without a problem is one that `read_npz` reads, unless the bytes inside an array are damaged: only
+    unpacking shows that. `record` names the archive in the problem. `prepare` is called with positions in the file
+    that are read next, so that a source that is far away can fetch them together.
+    """
+    arrays: dict[str, ArrayFacts] = {}
+    try:
+        with NpzArchive(source, record=record, limits=limits) as archive:
+            keys = archive.keys
+            for start in range(0, len(keys), _HEADERS_AT_ONCE):
+                some = keys[start : start + _HEADERS_AT_ONCE]
+                if prepare is not None:
+                    prepare(archive.positions(some))
+                arrays.update((key, archive.facts(key)) for key in some)
+    except InvalidValue as error:
+        return NpzContent({}, str(error))
+    return NpzContent(arrays)
+
+
 def read_npz(source: Source, *, limits: NpzLimits | None = None) -> dict[str, AnyArray]:
     """Every array by its key. Bytes that are wrong raise InvalidValue before much memory is used."""
     with NpzArchive(source, limits=limits) as archive:
@@ -71,9 +120,13 @@ def read_npz(source: Source, *, limits: NpzLimits | None = None) -> dict[str, An
 class NpzArchive:
     """Reads some of the arrays, or only their shapes. Opening checks the table of contents."""
 
-    def __init__(self, source: Source, *, limits: NpzLimits | None = None) -> None:
+    def __init__(
+        self, source: Source, *, record: str | None = None, limits: NpzLimits | None = None
+    ) -> None:
+        """`record` names the archive in error messages."""
         self._limits = limits or NpzLimits()
-        self._record, self._stream, self._ours = _open_source(source)
+        name, self._stream, self._ours = _open_source(source)
+        self._record = record or name
         try:
             self._archive = open_members(self._stream, self._limits, self._record)
         except BaseException:
@@ -83,6 +136,10 @@ class NpzArchive:
     @property
     def keys(self) -> tuple[str, ...]:
         return tuple(name.removesuffix(".npy") for name in self._archive.namelist())
+
+    def positions(self, keys: Iterable[str]) -> list[int]:
+        """Where the members begin in the file."""
+        return [self._info(key).header_offset for key in keys]
 
     def facts(self, key: str) -> ArrayFacts:
         info = self._info(key)
@@ -138,6 +195,7 @@ class NpzArchive:
             most = f"at most {self._limits.header_bytes} bytes"
             raise refusal(self._record, key, f"a header of {length} bytes", most)
         facts, fortran_order = _parse_header(self._record, key, member.read(length))
+        _check_size(self._record, key, facts)
         expected = info.file_size - len(start) - width - length
         if math.prod(facts.shape) * facts.dtype.itemsize != expected:
             detail = f"{facts.dtype} of shape {facts.shape} in {expected} bytes"
@@ -152,6 +210,8 @@ def write_npz(target: str | os.PathLike[str] | BinaryIO, arrays: Mapping[str, Ar
     """
     plain = {key: storable_array(key, array) for key, array in arrays.items()}
     limits = NpzLimits()
+    if len(plain) > limits.members:
+        raise refusal("npz", "arrays", f"{len(plain)} arrays", f"at most {limits.members}")
     for key in plain:
         check_key(key, limits, "npz")
     if isinstance(target, str | os.PathLike):
@@ -171,10 +231,14 @@ def storable_array(key: str, value: ArrayLike) -> AnyArray:
         array = np.asarray(value)
     except ValueError as error:
         raise refusal("npz", key, f"ragged ({error})", "rows of one length") from error
+    if array.ndim > _MOST_DIMENSIONS:
+        raise refusal("npz", key, f"of {array.ndim} lengths", f"at most {_MOST_DIMENSIONS}")
     if array.dtype.kind in "OT":
         return _as_text(key, array)
     if array.dtype.kind not in _PLAIN_KINDS:
         raise refusal("npz", key, f"of type {array.dtype}", "numbers, truth values, times or text")
+    if not _PLAIN_TYPE.fullmatch(array.dtype.str):
+        raise refusal("npz", key, f"of type {array.dtype}", "times with a unit, such as M8[ns]")
     if array.dtype.kind in "US" and not isinstance(value, np.ndarray):
         _refuse_trailing_nul(key, np.asarray(value, object).ravel())
     return array
@@ -242,6 +306,14 @@ def _shape(record: str, key: str, shape: str) -> tuple[int, ...]:
     return lengths
 
 
+def _check_size(record: str, key: str, facts: ArrayFacts) -> None:
+    if facts.dtype.itemsize == 0 and math.prod(facts.shape) > 0:
+        raise refusal(record, key, "text of width 0", "at least one character")
+    lengths = (length for length in (*facts.shape, facts.dtype.itemsize) if length)
+    if math.prod(lengths) > _GREATEST_ARRAY:
+        raise refusal(record, key, f"of shape {facts.shape}", f"at most {_GREATEST_ARRAY} bytes")
+
+
 def _fill(view: memoryview, member: Any) -> None:
     filled = 0
     while filled < len(view):
@@ -256,8 +328,6 @@ def _shaped(
     record: str, key: str, data: NDArray[np.uint8], facts: ArrayFacts, fortran_order: bool
 ) -> AnyArray:
     if facts.dtype.itemsize == 0:
-        if math.prod(facts.shape):
-            raise refusal(record, key, "text of width 0", "at least one character")
         return np.empty(facts.shape, facts.dtype)
     array: AnyArray = data.view(facts.dtype)
     if facts.dtype.kind == "b":

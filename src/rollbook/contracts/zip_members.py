@@ -37,11 +37,9 @@ class NpzLimits:
     header_bytes: int = 10_000
     """Length of the header of one array, which states its type and shape."""
     total_bytes: int = 4 << 30
-    """Size of all arrays together, unpacked."""
-    ratio: float = 100.0
-    """Unpacked size over packed size of the whole archive. Applies to archives above `small_bytes`."""
-    small_bytes: int = 64 << 20
-    """An archive that unpacks to at most this size may have any ratio."""
+    """Size of all arrays together, unpacked. An archive may unpack to this size however well it was packed."""
+    ratio: float = 10.0
+    """An archive may unpack to more than `total_bytes` if that is at most this many times its own size."""
 
 
 def refusal(record: str, field: str, value: object, expected: str) -> InvalidValue:
@@ -177,12 +175,7 @@ def _check_sizes(
     members: Sequence[zipfile.ZipInfo], size: int, limits: NpzLimits, record: str
 ) -> None:
     total = sum(member.file_size for member in members)
-    if total > limits.total_bytes:
-        raise refusal(record, "archive", f"{total} bytes unpacked", f"at most {limits.total_bytes}")
-    if total > limits.small_bytes and total > limits.ratio * size:
-        raise refusal(
-            record,
-            "archive",
-            f"{total} bytes packed into {size}",
-            f"at most {limits.ratio:g} times its size",
-        )
+    most = max(limits.total_bytes, int(limits.ratio * size))
+    if total > most:
+        value, expected = f"{total} bytes unpacked", f"at most {most} for a file of {size} bytes"
+        raise refusal(record, "archive", value, expected)
