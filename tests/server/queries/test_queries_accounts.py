@@ -67,31 +67,34 @@ def test_a_name_that_cannot_be_kept_is_refused(ask: Any) -> None:
 # ----------------------------------------------------------------------------------------- sessions
 
 
-def session(ask: Any, org: Organisation, seconds: float = 60) -> str:
+def session(org: Organisation, seconds: float = 60) -> str:
     token_hash = new_id()
-    ask(
-        queries.create_session,
-        token_hash,
-        org.owner_id,
-        org.org_id,
-        csrf_token="c",
-        expires_at_us=in_seconds(seconds),
+    org.database.write_now(
+        Tenant(org_id=org.org_id),
+        lambda connection: queries.create_session(
+            connection,
+            token_hash,
+            org.owner_id,
+            org.org_id,
+            csrf_token="c",
+            expires_at_us=in_seconds(seconds),
+        ),
     )
     return token_hash
 
 
 def test_a_session_lasts_until_it_ends(ask: Any, org: Organisation) -> None:
-    token_hash = session(ask, org)
+    token_hash = session(org)
     found = ask(queries.session_by_hash, token_hash)
     assert (found.user_id, found.org_id, found.csrf_token) == (org.owner_id, org.org_id, "c")
     assert ask(queries.session_by_hash, token_hash, at_us=in_seconds(61)) is None
     assert ask(queries.delete_session, token_hash)
     assert ask(queries.session_by_hash, token_hash) is None
-    assert ask(queries.session_by_hash, session(ask, org, seconds=-1)) is None
+    assert ask(queries.session_by_hash, session(org, seconds=-1)) is None
 
 
 def test_a_new_password_ends_every_session(ask: Any, org: Organisation) -> None:
-    tokens = [session(ask, org) for _ in range(3)]
+    tokens = [session(org) for _ in range(3)]
     assert ask(queries.set_password, org.owner_id, "new hash")
     assert [ask(queries.session_by_hash, token) for token in tokens] == [None, None, None]
     assert ask(queries.user_by_id, org.owner_id).password_hash == "new hash"
@@ -99,7 +102,7 @@ def test_a_new_password_ends_every_session(ask: Any, org: Organisation) -> None:
 
 
 def test_what_has_ended_is_cleared_away(ask: Any, org: Organisation) -> None:
-    kept, late = session(ask, org), session(ask, org, seconds=-10)
+    kept, late = session(org), session(org, seconds=-10)
     assert ask(queries.delete_expired, now_us()) >= 1
     assert ask(queries.session_by_hash, kept) is not None
     assert ask(queries.session_by_hash, late, at_us=in_seconds(-20)) is None

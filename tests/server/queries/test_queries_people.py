@@ -113,7 +113,7 @@ def test_whoever_is_removed_is_signed_out_here_and_nowhere_else(org: Organisatio
     for each in (org, elsewhere):
         each.write(lambda scope: scope.add_member(user, "member"))
         org.database.write_now(
-            NOBODY,
+            Tenant(org_id=each.org_id),
             lambda connection, org_id=each.org_id: create_session(  # type: ignore[misc]
                 connection,
                 f"hash of {org_id}",

@@ -16,7 +16,7 @@ from rollbook.server.db.engine import NOBODY, Database
 from rollbook.server.db.migrate import HEAD, current_revision
 from rollbook.server.db.open import open_database
 from rollbook.server.db.sqlite import sqlite_path
-from rollbook.server.db.tables import TENANT_TABLES
+from rollbook.server.db.tables import metadata
 
 _MOST_SKEW_S = 5
 
@@ -98,14 +98,14 @@ def _policies(database: Database) -> Finding:
         "AND relnamespace = current_schema()::regnamespace "
         "AND EXISTS (SELECT 1 FROM pg_policy WHERE polrelid = pg_class.oid)",
     )
-    open_tables = sorted(set(TENANT_TABLES) - {name for (name,) in rows})
+    open_tables = sorted(set(metadata.tables) - {name for (name,) in rows})
     if open_tables:
         why = (
             f"{', '.join(open_tables)}: not under row-level security; "
             "ALTER TABLE … ENABLE and FORCE ROW LEVEL SECURITY, or restore a backup"
         )
         return Finding("row-level security", False, why, "no_row_level_security")
-    return Finding("row-level security", True, f"on for all {len(TENANT_TABLES)} tables of tenants")
+    return Finding("row-level security", True, f"on for all {len(metadata.tables)} tables")
 
 
 def _clock(database: Database) -> Finding:

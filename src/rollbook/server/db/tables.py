@@ -4,6 +4,9 @@ A table with `org_id` belongs to tenants. Every query on it is scoped by `querie
 security policy checks the tenant a second time. Its primary key and every reference to it begin with the tenant, so a
 row can never refer to a row of another tenant.
 
+Tables of accounts have policies too: without a tenant they show only the row that a transaction names. The migration
+of a new table has to give it a policy.
+
 Each table is in the module of its noun, beside the class of its rows.
 """
 
@@ -42,8 +45,6 @@ from rollbook.server.db.eval_tables import (
 )
 
 __all__ = [
-    "BY_SECRET",
-    "TENANT_TABLES",
     "api_keys",
     "artifacts",
     "audit_log",
@@ -70,13 +71,3 @@ __all__ = [
     "webhook_deliveries",
     "webhooks",
 ]
-
-BY_SECRET = ("sessions", "device_logins")
-"""Tables looked up by a secret, before the tenant is known."""
-
-TENANT_TABLES = tuple(
-    table.name
-    for table in metadata.sorted_tables
-    if "org_id" in table.c and table.name not in BY_SECRET
-)
-"""Tables under row-level security on PostgreSQL."""

@@ -1,7 +1,7 @@
 """Lookups before a tenant is known: users, sessions, links, device logins, and keys by their id.
 
 These tables hold no data of a tenant except a reference to it. Each row is found by a secret, or by an id that only its
-owner knows.
+owner knows. On PostgreSQL row-level security hides them too, so each function first names the row that it is about.
 """
 
 from __future__ import annotations
@@ -32,8 +32,22 @@ TOUCH_EVERY_US = 60_000_000
 """The last use of a key is stored to the minute: a key in constant use costs one write a minute."""
 
 
-def _first(connection: sa.Connection, table: sa.Table, **equal: object) -> AnyRow | None:
+def _look_up(connection: sa.Connection, table: sa.Table, **equal: str) -> AnyRow | None:
+    (value,) = equal.values()
+    _name_row(connection, value)
     return statements.first(connection, table, equal)
+
+
+def _name_row(connection: sa.Connection, value: str) -> None:
+    """By its secret, its id or its e-mail address: the policies show no other row of these tables to a transaction
+    without a tenant. Holds until the transaction ends or names another row."""
+    if is_storable(value):
+        _set(connection, "app.lookup", value)
+
+
+def _set(connection: sa.Connection, setting: str, value: str) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.set_config(setting, value, True)))
 
 
 # ------------------------------------------------------------------------------------ organisations
@@ -62,6 +76,7 @@ def create_organisation(
 
 def organisation_ids(connection: sa.Connection) -> list[str]:
     """For upkeep, which visits the tenants one by one, each in its own transaction."""
+    _set(connection, "app.upkeep", "on")
     return list(
         connection.execute(
             sa.select(tables.organisations.c.id).order_by(tables.organisations.c.created_at_us)
@@ -104,18 +119,19 @@ def create_user(
         "password_hash": password_hash,
         "created_at_us": now_us(),
     }
+    _name_row(connection, row["id"])
     if not statements.insert_new(connection, tables.users, row):
         raise AlreadyTaken(what="e-mail address", value=row["email"])
     return UserRow(**row)
 
 
 def user_by_id(connection: sa.Connection, user_id: str) -> UserRow | None:
-    row = _first(connection, tables.users, id=user_id)
+    row = _look_up(connection, tables.users, id=user_id)
     return None if row is None else row_as(UserRow, row)
 
 
 def user_by_email(connection: sa.Connection, email: str) -> UserRow | None:
-    row = _first(connection, tables.users, email=email.strip().lower())
+    row = _look_up(connection, tables.users, email=email.strip().lower())
     return None if row is None else row_as(UserRow, row)
 
 
@@ -123,6 +139,7 @@ def set_password(connection: sa.Connection, user_id: str, password_hash: str | N
     """Ends every session of the user, so that a stolen session is useless."""
     delete_sessions_of(connection, user_id)
     changed = {"password_hash": password_hash}
+    _name_row(connection, user_id)
     return statements.update(connection, tables.users, changed, {"id": user_id}) == 1
 
 
@@ -138,6 +155,7 @@ def create_session(
     csrf_token: str,
     expires_at_us: int,
 ) -> SessionRow:
+    """In a transaction of `Tenant(org_id=org_id)`."""
     row: dict[str, Any] = {
         "token_hash": token_hash,
         "user_id": user_id,
@@ -154,22 +172,25 @@ def session_by_hash(
     connection: sa.Connection, token_hash: str, at_us: int | None = None
 ) -> SessionRow | None:
     """None after it has expired."""
-    row = _first(connection, tables.sessions, token_hash=token_hash)
+    row = _look_up(connection, tables.sessions, token_hash=token_hash)
     if row is None or row.expires_at_us <= (at_us or now_us()):
         return None
     return row_as(SessionRow, row)
 
 
 def delete_session(connection: sa.Connection, token_hash: str) -> bool:
+    _name_row(connection, token_hash)
     return statements.delete(connection, tables.sessions, {"token_hash": token_hash}) == 1
 
 
 def delete_sessions_of(connection: sa.Connection, user_id: str) -> int:
+    _name_row(connection, user_id)
     return statements.delete(connection, tables.sessions, {"user_id": user_id})
 
 
 def delete_expired(connection: sa.Connection, before_us: int) -> int:
     """Sessions, links and device logins that ended before this time."""
+    _set(connection, "app.ended_before", str(before_us))
     ended = 0
     for table in (tables.sessions, tables.sign_in_links, tables.device_logins):
         statement = sa.delete(table).where(table.c.expires_at_us < before_us)
@@ -184,6 +205,7 @@ def create_sign_in_link(
     connection: sa.Connection, token_hash: str, user_id: str, *, expires_at_us: int
 ) -> None:
     row = {"token_hash": token_hash, "user_id": user_id, "expires_at_us": expires_at_us}
+    _name_row(connection, user_id)
     connection.execute(sa.insert(tables.sign_in_links), row)
 
 
@@ -194,6 +216,7 @@ def use_sign_in_link(
     concurrent uses."""
     if not is_storable(token_hash):
         return None
+    _name_row(connection, token_hash)
     table = tables.sign_in_links
     now = at_us or now_us()
     statement = (
@@ -209,6 +232,7 @@ def use_sign_in_link(
 
 def withdraw_sign_in_links(connection: sa.Connection, user_id: str) -> int:
     """Deletes the unused links of a user; returns how many."""
+    _name_row(connection, user_id)
     return statements.delete(
         connection, tables.sign_in_links, {"user_id": user_id, "used_at_us": None}
     )
@@ -218,7 +242,7 @@ def invitation_by_hash(
     connection: sa.Connection, token_hash: str, at_us: int | None = None
 ) -> InvitationRow | None:
     """In a transaction of `Tenant(invitation_hash=token_hash)`; None after it was accepted or has expired."""
-    row = _first(connection, tables.invitations, token_hash=token_hash)
+    row = statements.first(connection, tables.invitations, {"token_hash": token_hash})
     if row is None or row.accepted_at_us is not None or row.expires_at_us <= (at_us or now_us()):
         return None
     return row_as(InvitationRow, row)
@@ -248,6 +272,7 @@ def create_device_login(
         "created_at_us": now_us(),
         "expires_at_us": expires_at_us,
     }
+    _name_row(connection, device_code_hash)
     if not statements.insert_new(
         connection, tables.device_logins, {"device_code_hash": device_code_hash, **row}
     ):
@@ -267,14 +292,14 @@ def _storable_text(text: str) -> str:
 def device_login(
     connection: sa.Connection, device_code_hash: str, at_us: int | None = None
 ) -> DeviceLoginRow | None:
-    row = _first(connection, tables.device_logins, device_code_hash=device_code_hash)
+    row = _look_up(connection, tables.device_logins, device_code_hash=device_code_hash)
     return None if row is None else _row_at(row, at_us)
 
 
 def device_login_by_user_code(
     connection: sa.Connection, user_code: str, at_us: int | None = None
 ) -> DeviceLoginRow | None:
-    row = _first(connection, tables.device_logins, user_code=user_code)
+    row = _look_up(connection, tables.device_logins, user_code=user_code)
     return None if row is None else _row_at(row, at_us)
 
 
@@ -311,13 +336,14 @@ def consume_device_login(
 
 def _move_device_login(
     connection: sa.Connection,
-    found: Mapping[str, object],
+    found: Mapping[str, str],
     status: str,
     values: dict[str, Any],
     at_us: int | None,
 ) -> DeviceLoginRow | None:
     if not statements.can_be_stored(found):
         return None
+    _name_row(connection, *found.values())
     table = tables.device_logins
     statement = (
         sa.update(table)
@@ -336,7 +362,7 @@ def _move_device_login(
 
 def key_by_id(connection: sa.Connection, key_id: str) -> KeyRow | None:
     """In a transaction of `Tenant(key_id=key_id)`. Also returns revoked keys: the caller decides whether one counts."""
-    row = _first(connection, tables.api_keys, key_id=key_id)
+    row = statements.first(connection, tables.api_keys, {"key_id": key_id})
     return None if row is None else row_as(KeyRow, row)
 
 
