@@ -13,6 +13,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from rollbook import __version__
 from rollbook.server.accounts import (
@@ -84,13 +85,19 @@ def create_app(settings: Settings) -> Starlette:
             *audit.routes,
             *pages.routes,
         ),
-        middleware=(Middleware(RequestEdge),),
+        middleware=(*_proxy_headers(settings), Middleware(RequestEdge)),
         exception_handlers=EXCEPTION_HANDLERS,
         lifespan=lambda app: _lifespan(app, settings),
     )
     app.router.redirect_slashes = False
     app.router.routes.extend(document_routes(app))
     return app
+
+
+def _proxy_headers(settings: Settings) -> tuple[Middleware, ...]:
+    if not settings.trusted_proxies:
+        return ()
+    return (Middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies)),)
 
 
 def worker_app() -> Starlette:

@@ -32,7 +32,8 @@ Path(asked["port_file"]).write_text(str(port))
 settings = Settings.load(Path(asked["data_dir"]), host="127.0.0.1", port=port, **asked["overrides"])
 # longer than a client keeps an idle connection, as `rollbook serve` has it
 config = uvicorn.Config(
-    create_app(settings), lifespan="on", log_level="warning", server_header=False, timeout_keep_alive=75
+    create_app(settings), lifespan="on", log_level="warning", server_header=False, proxy_headers=False,
+    timeout_keep_alive=75,
 )
 uvicorn.Server(config).run(sockets=[listening])
 """

@@ -242,7 +242,7 @@ def _run(settings: Settings, listening: socket.socket) -> None:
         "log_config": None,
         "access_log": False,
         "server_header": False,
-        "proxy_headers": settings.public_url is not None,
+        "proxy_headers": False,  # the app does it: for `trusted_proxies` only
         "timeout_keep_alive": _KEEP_ALIVE_S,
         "timeout_graceful_shutdown": settings.shutdown_grace_s,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import secrets
 import stat
@@ -33,6 +34,11 @@ class Settings:
     """The URL at which clients reach this server, when it differs from their Host header."""
     allowed_hosts: tuple[str, ...] = ()
     """More host names that clients may use; the server's own address and loopback are always allowed."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of proxies. Only they may say, by X-Forwarded-For and X-Forwarded-Proto, from whom a
+    request comes and whether by https; of anyone else these headers are ignored."""
+    hsts_s: int = 31_536_000
+    """Over https, how long browsers are told to use nothing else for this host (HSTS); 0 tells them nothing."""
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     workers: int = 1
@@ -105,6 +111,7 @@ class Settings:
         values["public_url"] = _public_url(given.get("public_url"))
         hosts = given.get("allowed_hosts", ())
         values["allowed_hosts"] = tuple(hosts.split(",") if isinstance(hosts, str) else hosts)
+        values["trusted_proxies"] = _proxies(given.get("trusted_proxies", ()))
         _check_numbers(values)
         return cls(data_dir=folder, **values)
 
@@ -138,7 +145,7 @@ class Settings:
         """What another process needs to load the same settings. The secret is in the data folder."""
         kept = {each.name: getattr(self, each.name) for each in fields(self)}
         del kept["secret"]
-        return {**kept, "data_dir": str(self.data_dir), "allowed_hosts": list(self.allowed_hosts)}
+        return {**kept, "data_dir": str(self.data_dir)}
 
 
 def default_data_dir(environment: Mapping[str, str] = os.environ) -> Path:
@@ -212,6 +219,23 @@ def _public_url(url: str | None) -> str | None:
     return url.rstrip("/")
 
 
+def _proxies(given: object) -> tuple[str, ...]:
+    texts = given.split(",") if isinstance(given, str) else given
+    try:
+        if not isinstance(texts, list | tuple):
+            raise ValueError
+        names = tuple(str(text).strip() for text in texts)
+        for name in names:
+            ipaddress.ip_network(name)
+    except ValueError as error:
+        message = (
+            f"trusted_proxies is {given!r}; expected addresses or networks, separated by commas, "
+            "such as 127.0.0.1,10.0.0.0/8"
+        )
+        raise ConfigurationError(message=message) from error
+    return names
+
+
 _WHOLE = {
     "port": 0,
     "workers": 1,
@@ -224,6 +248,7 @@ _WHOLE = {
     "requests_burst": 1,
     "sign_ins_per_minute": 1,
     "shutdown_grace_s": 0,
+    "hsts_s": 0,
     "transcode_limit_bytes": 1,
     "webhook_attempts": 1,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from starlette.datastructures import Headers
@@ -12,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rollbook.server.http.responses import problem_of, problem_response
 from rollbook.server.logs import Log, bind_request, frames_of, request_id_of
 from rollbook.server.metrics import Metrics
+from rollbook.server.settings import Settings
 
 _CLIENT_LEFT = 499
 _QUIET = ("/healthz", "/readyz")
@@ -25,6 +27,7 @@ class Telemetry(Protocol):
 
     log: Log
     metrics: Metrics
+    settings: Settings
 
 
 class RequestEdge:
@@ -39,7 +42,7 @@ class RequestEdge:
         began = time.perf_counter()
         request_id = request_id_of(Headers(scope=scope).get("x-request-id"))
         bind_request(request_id)
-        answer = _Answer(send, request_id)
+        answer = _Answer(send, request_id, _hsts(context.settings, scope))
         try:
             await self._app(scope, receive, answer.send)
         except ClientDisconnect:
@@ -55,11 +58,20 @@ class RequestEdge:
             _log_request(context, scope, answer.status, time.perf_counter() - began)
 
 
+def _hsts(settings: Settings, scope: Scope) -> list[tuple[bytes, bytes]]:
+    """Over plain HTTP a browser must not be told to use https, which this server may not have."""
+    https = settings.public_url is not None and settings.public_url.startswith("https:")
+    if settings.hsts_s and (https or scope["scheme"] == "https"):
+        return [(b"strict-transport-security", f"max-age={settings.hsts_s}".encode())]
+    return []
+
+
 class _Answer:
     """Adds our headers to the response, and remembers its status."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, more: Iterable[tuple[bytes, bytes]]) -> None:
         self._send = send
+        self._more = more
         self._request_id = request_id
         self.status = 0
 
@@ -68,6 +80,7 @@ class _Answer:
             self.status = message["status"]
             headers = message.setdefault("headers", [])
             headers.append((_REQUEST_ID, self._request_id.encode()))
+            headers.extend(self._more)
             there = {name for name, _ in headers}
             headers.extend(each for each in (_NO_SNIFFING, _NO_STORING) if each[0] not in there)
         await self._send(message)
