@@ -16,6 +16,7 @@ from rollbook.errors import ConfigurationError, TargetExists
 if TYPE_CHECKING:
     from rollbook.client import Client
     from rollbook.client.delivery import Delivery
+    from rollbook.contracts.wire.episodes import ArtifactRecord
 
 app = typer.Typer(
     help="List, show, download and delete the episodes of a server.",
@@ -155,8 +156,22 @@ def show(episode_id: EpisodeId, profile: ProfileName = "default", as_json: AsJso
             typer.echo(f"{name:<15} {value}")
     for artifact in found.artifacts:
         typer.echo(f"{artifact.kind:<15} {shown_bytes(artifact.size)}  {artifact.sha256}")
+        _echo_content(artifact)
     if found.metadata:
         print_json(found.metadata)
+
+
+def _echo_content(artifact: ArtifactRecord) -> None:
+    indent = " " * 16
+    if artifact.readable is False:
+        typer.echo(f"{indent}not readable: {artifact.detail}")
+    elif artifact.playable is False:
+        typer.echo(f"{indent}browsers cannot play it: {artifact.detail}")
+    for array in artifact.arrays:
+        shape = " x ".join(map(str, array.shape)) or "one value"
+        typer.echo(f"{indent}{array.key}  {array.dtype}  {shape}")
+    if artifact.readable and artifact.detail:
+        typer.echo(f"{indent}{artifact.detail}")
 
 
 # --------------------------------------------------------------------------------------------- fetch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import tempfile
@@ -14,9 +15,11 @@ from typing import TypeAlias
 from numpy.typing import ArrayLike
 
 from rollbook.contracts.episode import ARTIFACT_KINDS, FILE_NAMES, ArtifactKind, fits_slot
-from rollbook.contracts.npz import write_npz
+from rollbook.contracts.npz import inspect_npz, write_npz
 from rollbook.contracts.streams import Clocks, clocked_streams
 from rollbook.errors import ConfigurationError
+
+_log = logging.getLogger("rollbook.client")
 
 Given: TypeAlias = "str | os.PathLike[str] | Mapping[str, ArrayLike]"
 """A file, or arrays by key."""
@@ -107,4 +110,15 @@ def checked_file(kind: ArtifactKind, given: str | os.PathLike[str]) -> ArtifactF
         wanted = "a video" if kind == "video" else "data such as .npz"
         message = f"{kind}={str(path)!r}: {kind} takes {wanted}; pass this file by another name"
         raise ConfigurationError(message=message)
+    if path.suffix.lower() == ".npz":
+        _warn_of_unreadable(kind, path)
     return ArtifactFile(kind, path, found.st_size)
+
+
+def _warn_of_unreadable(kind: ArtifactKind, path: Path) -> None:
+    """A warning, not an error: the rest of the episode is worth recording, and the file can be downloaded again."""
+    problem = inspect_npz(path).problem
+    if problem is not None:
+        _log.warning(
+            "%s=%r is recorded, but %s() cannot read it back: %s", kind, str(path), kind, problem
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,8 +12,10 @@ from itertools import count
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
+from rollbook.contracts.npz import inspect_npz
 from rollbook.errors import (
     BlobExists,
     BlobNotFound,
@@ -21,6 +24,8 @@ from rollbook.errors import (
     PartsMismatch,
     UploadNotFound,
 )
+from rollbook.server.blobs.blob_file import BlobFile
+from rollbook.server.blobs.inspect_blob import Inspection, Question, inspect_blobs
 from rollbook.server.blobs.interface import BlobStore, PartInfo
 from rollbook.server.blobs.open import open_blobs
 from rollbook.server.blobs.s3_blobs import s3_client
@@ -614,3 +619,90 @@ async def test_a_sweep_removes_forgotten_uploads_and_spares_those_under_way(
     assert await blobs.sweep(older_than_s=-5) >= 1  # as if five seconds had passed
     with pytest.raises(UploadNotFound):
         await blobs.parts(KEY, upload)
+
+
+# ---------------------------------------------------------------------------------- what a blob contains
+
+
+def _archive(count: int, each: int) -> bytes:
+    """Arrays that do not shrink, so that their headers are far apart."""
+    random = np.random.default_rng(0)
+    arrays: Any = {f"a{n:03}/value": random.integers(0, 255, each, np.uint8) for n in range(count)}
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **arrays)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _archive(3, 50),
+        _archive(150, 20_000),
+        _archive(150, 20_000)[:-9],
+        b"",
+        b"<html>",
+        bytes(2 << 20),
+    ],
+    ids=["small", "large", "cut", "nothing", "html", "zeros"],
+)
+async def test_arrays_are_listed_alike_on_every_store(blobs: BlobStore, data: bytes) -> None:
+    await put(blobs, data)
+    question = Question(KEY, lambda info: True, "sensors.npz")
+    [found] = await inspect_blobs(blobs, [question])
+    assert isinstance(found, Inspection)
+    assert found.sha256 == hashlib.sha256(data).hexdigest()
+    assert found.content == inspect_npz(data, record="sensors.npz")
+
+
+async def test_a_large_archive_is_inspected_by_a_few_small_ranges(blobs: BlobStore) -> None:
+    data = _archive(20, 200_000)
+    await put(blobs, data)
+    info = await blobs.head(KEY)
+    assert info is not None
+    ranges: list[tuple[int, int]] = []
+
+    class Counted(BlobFile):
+        async def _range(self, start: int, end: int) -> bytes:
+            ranges.append((start, end))
+            return await super()._range(start, end)
+
+    loop = asyncio.get_running_loop()
+
+    def inspect() -> int:
+        file: Any = Counted(blobs, info, loop)
+        return len(inspect_npz(file, prepare=file.prepare).arrays)
+
+    assert await asyncio.to_thread(inspect) == 20
+    assert len(ranges) <= 21
+    assert sum(end - start for start, end in ranges) < len(data) / 10
+
+
+async def test_a_blob_is_read_like_a_file(blobs: BlobStore) -> None:
+    data = noise(3 << 20)
+    await put(blobs, data)
+    info = await blobs.head(KEY)
+    assert info is not None
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        file, same = BlobFile(blobs, info, loop), io.BytesIO(data)
+        file.prepare([5000, 100_000, 103_000, 900_000])
+        for position, size in (
+            (0, 10),
+            (5000, 6000),
+            (5500, 9000),
+            (100_500, 8000),
+            (900_100, 100),
+            (len(data) - 30, 100),
+            (len(data) - 100_000, 100_000),
+            (len(data) + 5, 1),
+        ):
+            assert file.seek(position) == same.seek(position)
+            assert file.read(size) == same.read(size)
+            assert file.tell() == same.tell()
+        assert file.seek(-20, 2) == len(data) - 20
+        assert file.read() == data[-20:]
+        with pytest.raises(OSError, match="before the beginning"):
+            file.seek(-1)
+
+    await asyncio.to_thread(read)

@@ -16,6 +16,7 @@ from rollbook.contracts.wire.episodes import (
     ArtifactRecord,
     EpisodeAnswer,
     EpisodeRecord,
+    StoredArray,
 )
 from rollbook.server.http.openapi import LeanRoute
 from rollbook.server.settings import Settings
@@ -77,7 +78,16 @@ def test_what_the_sdk_hands_back_reads_what_the_server_answers(
 
 def test_an_answer_becomes_a_record_without_loss() -> None:
     artifact = ArtifactAnswer(
-        "video", 3, "ab" * 32, "video/mp4", True, None, "2026-01-31T12:00:00Z", None
+        kind="sensors",
+        size=3,
+        sha256="ab" * 32,
+        content_type="application/octet-stream",
+        playable=None,
+        readable=True,
+        detail="it has 300 arrays; the first 256 are listed",
+        uploaded_at="2026-01-31T12:00:00Z",
+        rendition=None,
+        arrays=[StoredArray("a/value", "float32", [3, 2], 3)],
     )
     answer = EpisodeAnswer(
         id="e1",

@@ -93,6 +93,17 @@ class EpisodeFinalized(Struct, frozen=True):
     updated_at: str
 
 
+class StoredArray(Struct, frozen=True):
+    """One array of a stored NPZ file."""
+
+    key: str
+    dtype: str
+    """As NumPy writes it, such as `float32`, `<U12` or `datetime64[ns]`."""
+    shape: list[int]
+    rows: int | None
+    """The first length of the shape; null for a single value."""
+
+
 class ArtifactAnswer(Struct, frozen=True):
     kind: ArtifactKind
     size: int | None
@@ -100,11 +111,17 @@ class ArtifactAnswer(Struct, frozen=True):
     content_type: str
     playable: bool | None
     """Whether a browser can play this video. Null for an artifact that is not a video."""
+    readable: bool | None
+    """Whether these sensors or actions are an NPZ file whose arrays can be read. Null for a video, and for a file that
+    was stored before servers inspected it."""
     detail: str | None
+    """Why it cannot be played or read."""
     uploaded_at: str | None
     rendition: Literal["pending", "ready", "failed"] | None
     """State of the playable copy of a video that browsers cannot play; `?rendition=playable` downloads the copy once it
     is ready. Null when no copy is needed."""
+    arrays: list[StoredArray] | UnsetType = UNSET
+    """The arrays of a readable file, at most 256. Only in the answer for one episode, not in lists."""
 
 
 class EpisodeAnswer(Struct, frozen=True):
@@ -145,6 +162,12 @@ class ArtifactRecord(Struct, frozen=True, kw_only=True):
     content_type: str | None = None
     playable: bool | None = None
     """For a video: whether a browser can play it."""
+    readable: bool | None = None
+    """For sensors and actions: whether `sensors()` and `actions()` can read it. None: the server did not inspect it."""
+    detail: str | None = None
+    """Why it cannot be played or read."""
+    arrays: list[StoredArray] = []
+    """The arrays of a readable file. Empty in a list of episodes: read one episode to see them."""
 
 
 class EpisodeRecord(Struct, frozen=True, kw_only=True):

@@ -104,7 +104,9 @@ artifacts = sa.Table(
     text("sha256"),
     text("claimed_sha256"),
     sa.Column("playable", sa.Boolean),
+    sa.Column("readable", sa.Boolean),
     text("detail"),
+    sa.Column("arrays", Json),
     time_column("requested_at_us"),
     time_column("uploaded_at_us", required=False),
     text("etag"),
@@ -210,6 +212,9 @@ class ArtifactRow:
     sha256: str | None
     claimed_sha256: str | None
     playable: bool | None
+    readable: bool | None
+    """For sensors and actions: whether it is an NPZ file that `read_npz` reads. None for a video, and for files that
+    were stored before the server inspected them."""
     detail: str | None
     requested_at_us: int
     uploaded_at_us: int | None
@@ -219,6 +224,8 @@ class ArtifactRow:
     """For a video that browsers do not play: the state of its copy, `pending`, `ready` or `failed`."""
     rendition_key: str | None
     rendition_tries: int | None
+    arrays: list[dict[str, Any]] | None = None
+    """The arrays of a readable file, as they cross the wire. None in a list of episodes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Artifacts: the bytes of an episode are checked once they are all uploaded, and only checked bytes are served.
 
-The check covers size, SHA-256 and, for a video, its content; they must agree with the sender's claims. The holder of an
-upload URL can replace the bytes until the URL expires. The server notices this at the next download and refuses the
-bytes.
+The check covers size and SHA-256, which must agree with the sender's claims, and the content: whether browsers play a
+video, and which arrays an NPZ file has. Content that cannot be read is stored and marked. The holder of an upload URL
+can replace the bytes until the URL expires. The server notices this at the next download and refuses the bytes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import islice
 from typing import Any, TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from rollbook.contracts.episode import ARTIFACT_KINDS, FILE_NAMES, ArtifactKind
+from rollbook.contracts.npz import ArrayFacts, NpzContent
 from rollbook.contracts.wire.episodes import Claim
 from rollbook.errors import BlobNotFound, BlobStoreUnavailable
 from rollbook.server.accounts.callers import caller_of
@@ -35,6 +37,8 @@ Claims: TypeAlias = "Mapping[ArtifactKind, Claim]"
 _AT_ONCE = 32
 """Episodes whose videos are inspected at once; the others wait."""
 _MOST_TRIES = 3
+_MOST_ARRAYS = 256
+"""Arrays of one artifact that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,8 @@ def _question(context: ServerContext, artifact: ArtifactRow) -> Question:
             return False
         return artifact.status != "stored" or not is_as_checked(artifact, info)
 
-    return Question(artifact.object_key, is_hashed)
+    named = None if artifact.kind == "video" else FILE_NAMES[artifact.kind]
+    return Question(artifact.object_key, is_hashed, named)
 
 
 async def _findings(
@@ -130,6 +135,7 @@ async def _check_one(
         seen, facts = await _examined_video(context, artifact, look.info)
     else:
         seen, facts = _stored_columns(look.info, look.sha256), None
+        seen |= _array_columns(look.content)
     # bytes that differ from the checked ones are accepted only when they are announced
     known = artifact.sha256 if artifact.status == "stored" else artifact.claimed_sha256
     expected = Claim(sha256=claimed.sha256 or known, size=claimed.size)
@@ -191,10 +197,30 @@ def _stored_columns(
         "size": info.size,
         "sha256": sha256,
         "playable": playable,
+        "readable": None,
         "detail": detail,
+        "arrays": None,
         "uploaded_at_us": info.modified_at_us,
         "etag": info.etag,
     }
+
+
+def _array_columns(content: NpzContent | None) -> dict[str, Any]:
+    if content is None:
+        return {}
+    if content.problem is not None:
+        return {"readable": False, "detail": content.problem}
+    count = len(content.arrays)
+    cut = f"it has {count} arrays; the first {_MOST_ARRAYS} are listed"
+    listed = [_listed(key, facts) for key, facts in islice(content.arrays.items(), _MOST_ARRAYS)]
+    return {"readable": True, "detail": cut if count > _MOST_ARRAYS else None, "arrays": listed}
+
+
+def _listed(key: str, facts: ArrayFacts) -> dict[str, Any]:
+    """The type is the one that a reader gets, in the byte order of its machine."""
+    dtype = str(facts.dtype.newbyteorder("="))
+    rows = facts.shape[0] if facts.shape else None
+    return {"key": key, "dtype": dtype, "shape": list(facts.shape), "rows": rows}
 
 
 async def _examined_video(

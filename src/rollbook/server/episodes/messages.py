@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import UNSET, UnsetType, structs
+from msgspec import UNSET, UnsetType, convert, structs
 
 from rollbook.contracts.episode import ArtifactKind
 from rollbook.contracts.wire.batches import EpisodeFound
@@ -17,9 +17,10 @@ from rollbook.contracts.wire.episodes import (
     Failure,
     FinalizeEpisode,
     Otel,
+    StoredArray,
 )
 from rollbook.contracts.wire.uploads import UploadUrl
-from rollbook.server.db.episode_tables import EpisodeRow
+from rollbook.server.db.episode_tables import ArtifactRow, EpisodeRow
 from rollbook.server.http.responses import answer_from_row, wire_time
 
 
@@ -69,6 +70,11 @@ def found_answer(row: EpisodeRow, download_urls: dict[ArtifactKind, str]) -> Epi
 def _artifacts(row: EpisodeRow) -> dict[str, Any]:
     stored = [each for each in row.artifacts if each.status == "stored"]
     return {
-        "artifacts": [answer_from_row(ArtifactAnswer, each) for each in stored],
+        "artifacts": [_artifact_answer(each) for each in stored],
         "missing_artifacts": [each.kind for each in row.artifacts if each.status != "stored"],
     }
+
+
+def _artifact_answer(row: ArtifactRow) -> ArtifactAnswer:
+    arrays = UNSET if row.arrays is None else convert(row.arrays, list[StoredArray])
+    return answer_from_row(ArtifactAnswer, row, arrays=arrays)

@@ -28,7 +28,9 @@ _CHANGEABLE = (
     "sha256",
     "claimed_sha256",
     "playable",
+    "readable",
     "detail",
+    "arrays",
     "requested_at_us",
     "uploaded_at_us",
     "etag",
@@ -36,6 +38,10 @@ _CHANGEABLE = (
     "rendition_key",
     "rendition_tries",
 )
+
+
+ARTIFACT_HEAD = tuple(column for column in tables.artifacts.c if column.name != "arrays")
+"""The columns for lists: the arrays of many artifacts would be many bytes."""
 
 
 class ArtifactQueries(TenantScope):
@@ -288,16 +294,22 @@ class ArtifactQueries(TenantScope):
             rows.append(row)
         return rows
 
-    def _artifacts_of(self, episode_ids: Sequence[str]) -> dict[str, tuple[ArtifactRow, ...]]:
+    def _artifacts_of(self, episode_id: str) -> tuple[ArtifactRow, ...]:
+        asked = {"org_id": self.org_id, "episode_ids": [episode_id]}
+        found = self._connection.execute(_ARTIFACTS_OF, asked)
+        return tuple(row_as(ArtifactRow, row) for row in found)
+
+    def _artifacts_of_many(self, episode_ids: Sequence[str]) -> dict[str, tuple[ArtifactRow, ...]]:
+        """By episode, without their arrays."""
         theirs: dict[str, tuple[ArtifactRow, ...]] = dict.fromkeys(episode_ids, ())
         asked = {"org_id": self.org_id, "episode_ids": list(theirs)}
-        for row in self._connection.execute(_ARTIFACTS_OF, asked):
-            theirs[row.episode_id] += (row_as(ArtifactRow, row),)
+        for row in self._connection.execute(_HEADS_OF, asked):
+            theirs[row.episode_id] += (row_as(ArtifactRow, row, arrays=None),)
         return theirs
 
     def _doom_blobs_of(self, episode_id: str) -> list[DoomedObject]:
         """Notes the blobs for deletion and stops counting them; their rows are deleted with the episode."""
-        artifacts = self._artifacts_of([episode_id])[episode_id]
+        artifacts = self._artifacts_of(episode_id)
         self._count(bytes_=-sum(artifact.size or 0 for artifact in artifacts))
         doomed = [
             DoomedObject(key)
@@ -351,14 +363,17 @@ _USAGE = (
     .join(tables.organisations, tables.organisations.c.id == tables.usage.c.org_id)
     .where(tables.usage.c.org_id == sa.bindparam("org_id"))
 )
-_ARTIFACTS_OF = (
-    sa.select(tables.artifacts)
-    .where(
-        tables.artifacts.c.org_id == sa.bindparam("org_id"),
-        tables.artifacts.c.episode_id.in_(sa.bindparam("episode_ids", expanding=True)),
-    )
-    .order_by(tables.artifacts.c.kind)
-)
+
+
+def _select_artifacts(columns: tuple[sa.ColumnElement[Any], ...]) -> sa.Select[Any]:
+    table = tables.artifacts
+    its = table.c.episode_id.in_(sa.bindparam("episode_ids", expanding=True))
+    query = sa.select(*columns).where(table.c.org_id == sa.bindparam("org_id"), its)
+    return query.order_by(table.c.kind)
+
+
+_ARTIFACTS_OF = _select_artifacts(tuple(tables.artifacts.c))
+_HEADS_OF = _select_artifacts(ARTIFACT_HEAD)
 
 
 _WHOLE = ("size", "requested_at_us", "uploaded_at_us", "rendition_tries")
@@ -375,5 +390,5 @@ def check_artifact(changes: dict[str, Any]) -> None:
             checked_choice("artifact", name, value, RENDITIONS)
         elif value is not None and name in _WHOLE:
             checked_whole("artifact", name, value)
-        elif value is not None and name != "playable":
+        elif value is not None and name not in ("playable", "readable", "arrays"):
             checked_text("artifact", name, value, LONGEST_TEXT)

@@ -64,7 +64,7 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
 
     def episode(self, episode_id: str) -> EpisodeRow | None:
         row = self._first(tables.episodes, id=episode_id)
-        return None if row is None else self._with_artifacts([row])[0]
+        return None if row is None else self._whole(row)
 
     def finalize_episode(self, episode_id: str, changes: Mapping[str, Any]) -> EpisodeRow | None:
         """Ends a recording, or adds to one that has ended. The first final status stays, unless upkeep had set it.
@@ -179,7 +179,7 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
         differing = differing_from(row, changes)
         del will_be["name_search"]
         if not differing:
-            return EpisodeRow(**will_be, artifacts=self._artifacts_of([row.id])[row.id])
+            return EpisodeRow(**will_be, artifacts=self._artifacts_of(row.id))
         will_be["updated_at_us"] = differing["updated_at_us"] = self._now_us()
         gone, new = changed_terms(row, differing)
         self._remove_terms(row, gone)
@@ -206,7 +206,7 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
         if not self._is_postgres:
             self._update(tables.episodes, changes, id=row.id)
             self._add_terms(row.id, row.created_at_us, terms)
-            return self._artifacts_of([row.id])[row.id]
+            return self._artifacts_of(row.id)
         place = _term_place(self.org_id, row.id, row.created_at_us)
         given = {**_new(changes), "new_terms": sorted(terms), **place}
         found = self._connection.execute(_update_on_postgres(tuple(changes)), given)
@@ -231,9 +231,18 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
             some = table.c.term.in_(gone[start : start + _TERMS_AT_ONCE])
             self._connection.execute(sa.delete(table).where(here, some))
 
+    def _whole(self, row: AnyRow) -> EpisodeRow:
+        revision = self.policy_revisions([row.policy_revision_id]).get(
+            row.policy_revision_id, UNSET
+        )
+        artifacts = self._artifacts_of(row.id)
+        return row_as(
+            EpisodeRow, row, artifacts=artifacts, replayed=False, policy_revision=revision
+        )
+
     def _with_artifacts(self, rows: Sequence[AnyRow]) -> list[EpisodeRow]:
-        """In the order given, with one query for all artifacts."""
-        theirs: dict[str, tuple[ArtifactRow, ...]] = self._artifacts_of([row.id for row in rows])
+        """In the order given, with one query for all artifacts. Their arrays are left out."""
+        theirs = self._artifacts_of_many([row.id for row in rows])
         revisions = self.policy_revisions(row.policy_revision_id for row in rows)
         return [
             row_as(

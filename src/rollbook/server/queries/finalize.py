@@ -13,7 +13,7 @@ from rollbook.server.db import statements, tables
 from rollbook.server.db.episode_tables import ArtifactRow, DoomedObject, EpisodeRow
 from rollbook.server.db.rows import AnyRow, row_as
 from rollbook.server.db.value_checks import is_storable
-from rollbook.server.queries.artifacts import check_artifact
+from rollbook.server.queries.artifacts import ARTIFACT_HEAD, check_artifact
 from rollbook.server.queries.batches import BatchQueries
 from rollbook.server.queries.episodes import changed_terms, differing_from, final_values
 
@@ -136,13 +136,14 @@ class FinalizeQueries(BatchQueries):
         return {row.id: row for row in rows}
 
     def _locked_artifacts(self, episode_ids: Sequence[str]) -> dict[str, dict[str, ArtifactRow]]:
-        """By episode and kind."""
+        """By episode and kind, without their arrays."""
         table = tables.artifacts
-        wanted = sa.select(table).where(self._of_tenant(table), table.c.episode_id.in_(episode_ids))
+        its = table.c.episode_id.in_(episode_ids)
+        wanted = sa.select(*ARTIFACT_HEAD).where(self._of_tenant(table), its)
         ordered = wanted.order_by(table.c.episode_id, table.c.kind).with_for_update()
         theirs: dict[str, dict[str, ArtifactRow]] = {}
         for row in self._connection.execute(ordered):
-            theirs.setdefault(row.episode_id, {})[row.kind] = row_as(ArtifactRow, row)
+            theirs.setdefault(row.episode_id, {})[row.kind] = row_as(ArtifactRow, row, arrays=None)
         return theirs
 
 

@@ -30,7 +30,7 @@ from rollbook.server.db import tables
 from rollbook.server.db.episode_tables import ArtifactRow, EpisodeRow
 from rollbook.server.db.rows import AnyRow, row_as, rows_as
 from rollbook.server.db.value_checks import checked_choice, checked_whole, is_storable
-from rollbook.server.queries.artifacts import KINDS
+from rollbook.server.queries.artifacts import ARTIFACT_HEAD, KINDS
 from rollbook.server.queries.episodes import EpisodeQueries
 from rollbook.server.queries.search_terms import Scalar, tag_term, value_terms
 
@@ -155,7 +155,7 @@ class SearchQueries(EpisodeQueries):
         rows = self._rows_of_ids(_ROWS, _ROWS_ON_POSTGRES, order)
         theirs: dict[str, tuple[ArtifactRow, ...]] = dict.fromkeys(order, ())
         for each in self._rows_of_ids(_ARTIFACTS, _ARTIFACTS_ON_POSTGRES, order):
-            theirs[each.episode_id] += (row_as(ArtifactRow, each),)
+            theirs[each.episode_id] += (row_as(ArtifactRow, each, arrays=None),)
         rows.sort(key=lambda row: order[row.id])
         revisions = self.policy_revisions(row.policy_revision_id for row in rows)
 
@@ -299,6 +299,7 @@ class SearchQueries(EpisodeQueries):
         return sa.UnaryExpression(column, operator=custom_op("+"), type_=column.type) == value
 
 
+_Columns: TypeAlias = "tuple[sa.ColumnElement[Any], ...]"
 _Places: TypeAlias = "sa.Select[Any] | sa.CompoundSelect[Any]"
 _WALK = sa.select(
     *(
@@ -316,23 +317,23 @@ _WALK = sa.select(
 that depend on each other, it would sometimes read and sort everything."""
 
 
-def _select_ids(column: sa.Column[str]) -> sa.Select[Any]:
+def _select_ids(column: sa.Column[str], columns: _Columns) -> sa.Select[Any]:
     table = column.table
     ids = sa.func.json_each(sa.bindparam("ids", type_=sa.Text)).table_valued("value")
-    query = sa.select(table).where(
+    query = sa.select(*columns).where(
         table.c.org_id == sa.bindparam("org_id"), column.in_(sa.select(ids.c.value))
     )
     return query.order_by(*table.primary_key.columns)
 
 
-def _select_ids_on_postgres(column: sa.Column[str], most: int) -> sa.Select[Any]:
+def _select_ids_on_postgres(column: sa.Column[str], columns: _Columns, most: int) -> sa.Select[Any]:
     """Each id is looked up on its own: for many ids PostgreSQL may decide to read all rows of the tenant."""
     table = column.table
     ids = sa.cast(sa.bindparam("ids", type_=sa.Text), sa.JSON)
     each = sa.func.json_array_elements_text(ids)
     wanted = each.table_valued("id").render_derived(name="wanted")
     its = (
-        sa.select(table)
+        sa.select(*columns)
         .where(table.c.org_id == sa.bindparam("org_id"), column == wanted.c.id)
         .order_by(*table.primary_key.columns)
         .limit(sa.literal_column(str(most)))
@@ -341,10 +342,11 @@ def _select_ids_on_postgres(column: sa.Column[str], most: int) -> sa.Select[Any]
     return sa.select(its).select_from(sa.join(wanted, its, sa.true()))
 
 
-_ROWS = _select_ids(tables.episodes.c.id)
-_ARTIFACTS = _select_ids(tables.artifacts.c.episode_id)
-_ROWS_ON_POSTGRES = _select_ids_on_postgres(tables.episodes.c.id, 1)
-_ARTIFACTS_ON_POSTGRES = _select_ids_on_postgres(tables.artifacts.c.episode_id, len(KINDS))
+_EPISODE, _OF_EPISODE = tables.episodes.c.id, tables.artifacts.c.episode_id
+_ROWS = _select_ids(_EPISODE, tuple(tables.episodes.c))
+_ARTIFACTS = _select_ids(_OF_EPISODE, ARTIFACT_HEAD)
+_ROWS_ON_POSTGRES = _select_ids_on_postgres(_EPISODE, tuple(tables.episodes.c), 1)
+_ARTIFACTS_ON_POSTGRES = _select_ids_on_postgres(_OF_EPISODE, ARTIFACT_HEAD, len(KINDS))
 
 
 def _list(
