@@ -300,7 +300,19 @@ def test_episodes_are_found_and_shown(episode_id: str) -> None:
     text = rollbook("episodes", "show", episode_id).stdout
     assert "pick 12" in text
     assert shown["artifacts"][0]["sha256"] in text
+    assert "/joint_states/position  float64  4 x 3" in text
+    assert shown["artifacts"][0]["arrays"][0]["rows"] == 4
     assert rollbook("episodes", "show", "unknown").returncode == 1
+
+
+def test_an_artifact_that_cannot_be_read_is_shown_as_such(episode_id: str, tmp_path: Path) -> None:
+    (tmp_path / "page.npz").write_bytes(b"<html>502 Bad Gateway</html>")
+    with Client(verbose=False) as client:
+        broken = client.log_episode(sensors=tmp_path / "page.npz").id
+    shown = rollbook("episodes", "show", broken).stdout
+    assert "not readable: sensors.npz: archive is not a whole zip archive" in shown
+    record = rollbook("episodes", "show", broken, "--json").json["artifacts"][0]
+    assert (record["readable"], record["arrays"]) == (False, [])
 
 
 def test_an_episode_is_downloaded_and_nothing_is_replaced_unasked(

@@ -117,9 +117,8 @@ def _check_end(stream: BinaryIO, size: int, limits: NpzLimits, record: str) -> t
     end_at = size - _END.size
     fields = _END.unpack(_at(stream, end_at, _END.size))
     if fields[0] != b"PK\x05\x06" or fields[7] != 0:
-        raise refusal(
-            record, "archive", "without an end", "a whole .npz without a comment or more bytes"
-        )
+        expected = "an .npz file without a comment or more bytes"
+        raise refusal(record, "archive", "not a whole zip archive", expected)
     disks, count, directory_size, directory_at = fields[1:3], fields[4], fields[5], fields[6]
     ends_at = end_at
     locator_at = end_at - _LOCATOR_64.size

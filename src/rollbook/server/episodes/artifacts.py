@@ -356,7 +356,7 @@ async def _playable_key(context: ServerContext, caller: Caller, artifact: Artifa
     if is_ready or artifact.rendition == "pending":
         text = "a copy that browsers play is being made; try again in a minute"
         raise Problem(404, "rendition_pending", text)
-    why = artifact.detail or "only a video can have one"
+    why = artifact.detail if artifact.kind == "video" else "only a video can have one"
     raise Problem(404, "no_rendition", f"there is no copy that browsers play: {why}")
 
 
