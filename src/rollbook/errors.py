@@ -37,6 +37,7 @@
     ├── NoRollouts                    generation made no rollout; the error gives the reasons
     └── Refusal                       a record breaks a rule of the contracts
         ├── InvalidText, InvalidNumber, InvalidValue, AmbiguousId, EmptyId
+        ├── NoSuchRow                 an InvalidNumber: the row number that was given is outside of the table
         ├── WrongColumnType, UnknownColumn, ColumnLengthMismatch, ColumnSetMismatch, InvalidOffsets
         ├── EmptyRolloutSamples, DuplicateProofDigest, DuplicateArtifactId
         ├── NonFiniteValue, PositiveLogProb, AllSamplesMasked
@@ -383,6 +384,11 @@ class InvalidNumber(Refusal):
     field: str
     value: str
     expected: str
+
+
+@dataclass(eq=False, kw_only=True)
+class NoSuchRow(InvalidNumber, IndexError):
+    code: ClassVar[str] = "no_such_row"
 
 
 @dataclass(eq=False, kw_only=True)

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from rollbook.contracts.episode import LONGEST_NAME
 from rollbook.contracts.outcomes import OUTCOMES
+from rollbook.contracts.row_numbers import row_numbers
 from rollbook.contracts.wire.episodes import EpisodeRecord
-from rollbook.errors import ConfigurationError
+from rollbook.errors import ConfigurationError, InvalidNumber
 from rollbook.evals.baselines import Baseline
 from rollbook.evals.counterfactual import (
     CHOICE_KEY,
@@ -69,12 +70,10 @@ class StoreBaselines(Sequence[Baseline]):
         self, policy: str | None, rows: Sequence[int] | None, limit: int | None
     ) -> NDArray[np.int64]:
         count = self.reader.num_rollouts
-        chosen = np.arange(count) if rows is None else np.asarray(rows, np.int64).reshape(-1)
-        if chosen.size and (chosen.min() < 0 or chosen.max() >= count):
-            message = (
-                f"rows go from {chosen.min()} to {chosen.max()}; the store has 0 to {count - 1}"
-            )
-            raise ConfigurationError(message=message)
+        try:
+            chosen = np.arange(count) if rows is None else row_numbers(rows, count, "the store")
+        except InvalidNumber as error:
+            raise ConfigurationError(message=str(error)) from error
         if policy is not None:
             words = self.reader.decoded("rollouts", "policy_id", chosen)
             if policy not in words:

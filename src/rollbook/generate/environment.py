@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.contracts.reasons import INVALID_REASON_CODES
-from rollbook.errors import ConfigurationError, InvalidValue, TargetInvalid
+from rollbook.contracts.row_numbers import row_numbers
+from rollbook.errors import ConfigurationError, InvalidNumber, InvalidValue, TargetInvalid
 from rollbook.generate.actor.actor import ActorState
 from rollbook.generate.actor.features import FEATURES
 from rollbook.generate.config_checks import expect
@@ -372,13 +373,15 @@ def _count(skipped: dict[str, int], reason: str) -> None:
 
 
 def _checked_rows(rows: Iterable[int] | None, count: int) -> tuple[int, ...]:
-    chosen = tuple(range(count)) if rows is None else tuple(int(row) for row in rows)
-    bad = [row for row in chosen if not 0 <= row < count]
-    if bad or not chosen:
-        value = bad[0] if bad else "empty"
-        message = f"environment.rows: {value}, expected rows from 0 to {count - 1}"
+    given = range(count) if rows is None else list(rows)
+    try:
+        chosen = row_numbers(given, count, "environment")
+    except InvalidNumber as error:
+        raise ConfigurationError(message=str(error)) from error
+    if not len(chosen):
+        message = f"environment.rows: empty, expected rows from 0 to {count - 1}"
         raise ConfigurationError(message=message)
-    return chosen
+    return tuple(chosen.tolist())
 
 
 def _checked_options(options: Mapping[str, Any] | None, rows: Sequence[int]) -> dict[str, int]:

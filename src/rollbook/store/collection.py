@@ -14,17 +14,17 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from rollbook.contracts.row_numbers import Rows, row_number, row_numbers
 from rollbook.digest import text_hash
-from rollbook.errors import ConfigurationError, IncompatibleStores, InvalidNumber, StorageError
+from rollbook.errors import ConfigurationError, IncompatibleStores, StorageError
 from rollbook.store.batches import StateColumn, epoch_order
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.remote import open_store
 from rollbook.store.schema import DICTIONARIES, ROW_COUNTS, TABLES, Column
 
 Array = NDArray[Any]
-Rows = NDArray[np.int64]
 StoreLike = str | os.PathLike[str] | RolloutZarrStoreReader
 
 ROW_IDS: Mapping[str, str] = {
@@ -161,14 +161,8 @@ class RolloutCollection:
 
     def locate(self, table: str, global_row: int) -> tuple[int, int]:
         """The index of the store that holds a global row, and the row in that store."""
-        if not 0 <= global_row < self.num_rows(table):
-            raise InvalidNumber(
-                record=table,
-                field="global_row",
-                value=str(global_row),
-                expected=f"a number from 0 to {self.num_rows(table) - 1}",
-            )
-        stores, rows = self._located(table, np.array([global_row]))
+        row = row_number(global_row, self.num_rows(table), table)
+        stores, rows = self._located(table, np.array([row]))
         return int(stores[0]), int(rows[0])
 
     def _located(self, table: str, rows: Rows) -> tuple[Rows, Rows]:
@@ -201,7 +195,7 @@ class RolloutCollection:
             if stride == 1:
                 return self._neighbours(table, first, max(first, stop))
             rows = np.arange(first, stop, stride)
-        return self._scattered(table, _checked_rows(rows, total, table))
+        return self._scattered(table, row_numbers(rows, total, table))
 
     def _neighbours(self, table: str, first: int, stop: int) -> _Parts:
         """Consecutive rows: one slice of each store."""
@@ -329,9 +323,9 @@ class QHRows:
     def __len__(self) -> int:
         return self._collection.num_rows("q_h")
 
-    def take(self, rows: Array) -> dict[str, Array]:
-        """New arrays with these rows, in the order of `rows`."""
-        parts = self._collection._scattered("q_h", _checked_rows(rows, len(self), "q_h"))
+    def take(self, rows: ArrayLike) -> dict[str, Array]:
+        """New arrays with these rows, in the order of `rows`, or with the rows that a mask selects."""
+        parts = self._collection._scattered("q_h", row_numbers(rows, len(self), "q_h"))
         return {name: self._take(name, parts) for name in self.names}
 
     def _take(self, name: str, parts: _Parts) -> Array:
@@ -393,28 +387,6 @@ def _put(out: Array, places: slice | Rows, values: Array, column: Column) -> Non
         out[places] = np.pad(values, padding, mode="edge")
     else:
         out[places] = np.pad(values, padding, constant_values=np.array(column.fill, column.numpy))
-
-
-def _checked_rows(rows: Array, total: int, table: str) -> Rows:
-    """Row numbers from row numbers or from a mask over all rows."""
-    rows = np.asarray(rows)
-    if rows.dtype == np.bool_ and rows.shape == (total,):
-        return np.flatnonzero(rows)
-    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-        raise InvalidNumber(
-            record=table,
-            field="rows",
-            value=f"{rows.dtype.name}{list(rows.shape)}",
-            expected=f"a list of row numbers, or a mask of {total} rows",
-        )
-    if rows.size and (rows.min() < 0 or rows.max() >= total):
-        raise InvalidNumber(
-            record=table,
-            field="rows",
-            value=f"{rows.min()} to {rows.max()}",
-            expected=f"numbers from 0 to {total - 1}",
-        )
-    return rows.astype(np.int64, copy=False)
 
 
 # ------------------------------------------------------------------------------------ compatibility

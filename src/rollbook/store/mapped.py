@@ -125,7 +125,7 @@ class MappedArray:
         return self._view
 
     def take(self, indices: ArrayLike, out: Array | None = None) -> Array:
-        """Copies of the rows at `indices`, in that order, into `out` if given."""
+        """Copies of the rows at `indices`, in that order, into `out` if given. A mask of all rows selects rows."""
         rows = self._checked_rows(indices)
         if out is None:
             out = np.empty(rows.shape + self.shape[1:], self.dtype)
@@ -143,15 +143,19 @@ class MappedArray:
 
     def _checked_rows(self, indices: ArrayLike) -> Array:
         rows = np.asarray(indices)
+        if rows.dtype == np.bool_ and rows.shape == (len(self),):
+            return np.flatnonzero(rows)
         if rows.size == 0:
             return rows.astype(np.intp)
         if rows.dtype.kind not in "iu":
             raise WrongColumnType(
-                column="indices", expected="whole numbers", actual=rows.dtype.name
+                column="indices",
+                expected=f"whole numbers, or a mask of {len(self)} rows",
+                actual=f"{rows.dtype.name}{list(rows.shape)}",
             )
-        low, high = rows.min(), rows.max()
-        if low < 0 or high >= len(self):
-            detail = f"rows {low} to {high} were asked for, the array has {len(self)}"
+        if rows.min() < 0 or rows.max() >= len(self):
+            outside = rows[(rows < 0) | (rows >= len(self))]
+            detail = f"row {outside[0]} was asked for, the array has {len(self)}"
             raise RowOutOfRange(path=str(self.folder), detail=detail)
         return rows.astype(np.intp, copy=False)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollbook.contracts.row_numbers import row_number
 from rollbook.store import frames
 from rollbook.store.batches import state_batches
 from rollbook.store.checks.validate import (
@@ -16,7 +17,7 @@ from rollbook.store.checks.validate import (
 from rollbook.store.q_h import q_h_for_gamma
 from rollbook.store.rasters import depth_of_step, shard_key
 from rollbook.store.returns import returns_of
-from rollbook.store.stored_tables import Array, StoredTables, checked_row
+from rollbook.store.stored_tables import Array, StoredTables
 
 if TYPE_CHECKING:
     import pandas
@@ -58,7 +59,7 @@ class RolloutZarrStoreReader(StoredTables):
 
     def selected_depth(self, step_row_id: int) -> dict[str, Array] | None:
         """Depth image, mask and camera of one step; None if the store has none."""
-        step = checked_row(step_row_id, self.num_steps, "step")
+        step = row_number(step_row_id, self.num_steps, "step row")
         if self.fetch is not None and self.has("selected_depth/depth_m"):
             self._fetch_depth(step)
         return depth_of_step(self, step)

@@ -17,10 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.contracts.policy import PolicyRevision
-from rollbook.errors import InvalidNumber, Refusal, StorageError, UnsupportedVersion
+from rollbook.contracts.row_numbers import Rows, row_number, row_numbers
+from rollbook.errors import Refusal, StorageError, UnsupportedVersion
 from rollbook.store.manifest import StoreManifest, read_manifest
 from rollbook.store.mapped import MappedArray, is_raw
-from rollbook.store.schema import ROLLOUT_ZARR_SCHEMA_ID, ROLLOUT_ZARR_SCHEMA_VERSION, TABLES
+from rollbook.store.schema import (
+    ROLLOUT_ZARR_SCHEMA_ID,
+    ROLLOUT_ZARR_SCHEMA_VERSION,
+    ROW_COUNTS,
+    TABLES,
+)
 
 if TYPE_CHECKING:
     import zarr
@@ -149,8 +155,14 @@ class StoredTables:
     ) -> dict[str, Array]:
         """All or some columns of a table, for all rows, for a slice of rows or for these row ids."""
         chosen = self.column_names(name) if columns is None else columns
-        taken = slice(None) if rows is None else rows
+        taken = self._chosen_rows(name, rows)
         return {column: self.array(f"{name}/{column}")[taken] for column in chosen}
+
+    def _chosen_rows(self, table: str, rows: slice | Array | None) -> slice | Rows:
+        """Negative row ids are refused: -1 means "none" in a store, and numpy would take it for the last row."""
+        if rows is None or isinstance(rows, slice):
+            return rows or slice(None)
+        return row_numbers(rows, int(self.attrs.get(ROW_COUNTS[table], 0)), table)
 
     @cached_property
     def dictionaries(self) -> Mapping[str, tuple[str, ...]]:
@@ -181,14 +193,14 @@ class StoredTables:
         dictionary = TABLES[table].columns[column].words
         assert dictionary is not None, f"{table}/{column} is not coded"
         words = [*self.words(dictionary), None]
-        codes = self.array(f"{table}/{column}")[slice(None) if rows is None else rows]
+        codes = self.array(f"{table}/{column}")[self._chosen_rows(table, rows)]
         return [words[code] for code in codes.tolist()]
 
     # ------------------------------------------------------------------------------ rows by range
 
     def rollout(self, row: int) -> dict[str, Any]:
         """One chain: its row, and its steps and candidates as columns. Nothing else is read."""
-        row = checked_row(row, self.num_rollouts, "rollout")
+        row = row_number(row, self.num_rollouts, "rollout row")
         first = int(self.array("rollouts/step_offset")[row])
         steps = slice(first, first + int(self.array("rollouts/num_steps")[row]))
         own = {
@@ -206,7 +218,7 @@ class StoredTables:
 
     def candidates(self, step_row_id: int) -> dict[str, Array]:
         """The shell of one step."""
-        step = checked_row(step_row_id, self.num_steps, "step")
+        step = row_number(step_row_id, self.num_steps, "step row")
         return self.table("candidates", rows=self._span(slice(step, step + 1)))
 
     def _span(self, steps: slice) -> slice:
@@ -225,17 +237,6 @@ def _identity(store_dir: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns
-
-
-def checked_row(row: int, rows: int, what: str) -> int:
-    if not 0 <= row < rows:
-        raise InvalidNumber(
-            record=f"{what} row",
-            field="row",
-            value=str(row),
-            expected=f"a number from 0 to {rows - 1}",
-        )
-    return row
 
 
 def _check_schema(store_dir: Path, attrs: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.contracts.row_numbers import row_number
 from rollbook.errors import ConfigurationError
 from rollbook.store.batches import epoch_order
 from rollbook.store.collection import QHRows, RolloutCollection
@@ -60,14 +61,12 @@ class QHStates:
 
     def __getitem__(self, index: int) -> Tensors:
         """One state: one tensor per column, without a batch axis."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"state {index} of {len(self)}")
-        rows = self._rows.take(np.array([index % len(self)]))
+        rows = self._rows.take([row_number(index, len(self), "states", from_end=True)])
         return {name: values[0] for name, values in _tensors(rows).items()}
 
     def __getitems__(self, indices: Sequence[int]) -> Tensors:
         """A whole batch: one tensor per column, with the batch as first axis."""
-        return _Batch(_tensors(self._rows.take(np.asarray(indices, np.int64))))
+        return _Batch(_tensors(self._rows.take(indices)))
 
     @staticmethod
     def collate(batch: Tensors) -> Tensors:

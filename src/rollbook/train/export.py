@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from rollbook.contracts.rl.batch import TrainerBatch
-from rollbook.contracts.rl.columns import Rows
 from rollbook.contracts.rl.rollout import RolloutTable
 from rollbook.contracts.rl.sample import Column
 from rollbook.contracts.rl.staleness import TokenStaleness
 from rollbook.contracts.rl.text_column import Offsets, offsets_of
+from rollbook.contracts.row_numbers import Rows
 from rollbook.digest import Plain, digest_of
 from rollbook.errors import (
     ConfigurationError,

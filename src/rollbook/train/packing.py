@@ -9,7 +9,7 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rollbook.contracts.rl.columns import Rows
+from rollbook.contracts.row_numbers import Rows
 from rollbook.errors import ConfigurationError, InvalidNumber, SequenceOverBudget
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,10 +16,13 @@ from hypothesis import strategies as st
 from rollbook import errors
 from rollbook.contracts import (
     COMPATIBLE,
+    ContractRules,
     RolloutArtifact,
     RolloutProofKind,
     RolloutTable,
     TrainerBatch,
+    open_table,
+    save_table,
 )
 from tests.factories import artifact, checkpoint, proof, revision, samples, table
 
@@ -337,3 +342,80 @@ def test_records_are_frozen_and_hashable() -> None:
         made.revision_id = "x"  # type: ignore[misc]
     assert {made, revision(checkpoint=checkpoint())} == {made}
     assert isinstance(artifact("a"), RolloutArtifact)
+
+
+# ------------------------------------------------------------- rollouts made under weaker rules
+
+WEAKER: dict[str, tuple[dict[str, Any], str]] = {
+    "a NaN reward": ({"samples": samples(reward=[0, np.nan, 0])}, "non_finite_value"),
+    "a log-prob above 0": ({"samples": samples(logprob=[0, 0.5, 0])}, "positive_logprob"),
+    "no sample in the loss": ({"samples": samples(loss_mask=[0, 0, 0])}, "all_samples_masked"),
+    "an ambiguous id": ({"worker_id": "a|b"}, "ambiguous_id"),
+    "an empty id": ({"artifact_id": ""}, "empty_id"),
+}
+
+
+@pytest.mark.parametrize("name", WEAKER)
+@pytest.mark.parametrize("form", ["table", "artifacts", "taken", "pickled", "opened"])
+def test_strict_assembly_refuses_rollouts_made_under_compatible_rules(
+    name: str, form: str, tmp_path: Path
+) -> None:
+    changes, code = WEAKER[name]
+    weak = artifact(**{"artifact_id": "weak", **changes}, rules=COMPATIBLE)
+    some = RolloutTable.from_artifacts(
+        [artifact("b", samples=weak.columns, rules=COMPATIBLE), weak]
+    )
+    if form == "opened":
+        save_table(some, tmp_path / "table")
+        some = open_table(tmp_path / "table")
+    rollouts: Any = {
+        "artifacts": list(some),
+        "taken": some.take([1]),
+        "pickled": pickle.loads(pickle.dumps(some.take([1]))),
+    }.get(form, some)
+    fields: dict[str, Any] = {
+        "batch_id": "batch-1",
+        "target_revision": revision(9),
+        "rollouts": rollouts,
+        "assembled_at_ms": 1300,
+    }
+    with pytest.raises(errors.Refusal) as caught:
+        TrainerBatch.assemble(**fields)
+    assert caught.value.code == code
+    assert code in [problem.code for problem in TrainerBatch.report(**fields)]
+    assert TrainerBatch.report(**fields, rules=COMPATIBLE) == []
+    assert TrainerBatch.assemble(**fields, rules=COMPATIBLE).rollout_count == len(rollouts)
+
+
+def test_each_rule_of_a_batch_is_checked_on_its_own() -> None:
+    with_nan = artifact("nan", samples=samples(reward=[0, np.nan, 0]), rules=COMPATIBLE)
+    assert assemble([with_nan], rules=ContractRules(non_finite="allow")).rollout_count == 1
+    with pytest.raises(errors.NonFiniteValue, match="nan"):
+        assemble([with_nan], rules=ContractRules(strict=False))
+    above = artifact("above", samples=samples(logprob=[0, 0.5, 0]), rules=COMPATIBLE)
+    assert assemble([above], rules=ContractRules(strict=False)).rollout_count == 1
+    with pytest.raises(errors.PositiveLogProb):
+        assemble([above], rules=ContractRules(non_finite="allow"))
+
+
+def test_one_weak_rollout_among_strict_ones_is_named() -> None:
+    weak = artifact("weak", samples=samples(reward=[0, np.nan, 0]), rules=COMPATIBLE)
+    joined = RolloutTable.concat([artifact("a").table, weak.table, artifact("b").table])
+    with pytest.raises(errors.NonFiniteValue) as caught:
+        assemble(joined)
+    assert (caught.value.artifact_id, caught.value.sample_index) == ("weak", 1)
+    assert assemble(joined.take([0, 2])).rollout_ids == ("a", "b")
+
+
+RULES = [ContractRules(strict=s, non_finite=n) for s in (True, False) for n in ("refuse", "allow")]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("made_under", RULES, ids=str)
+@pytest.mark.parametrize("asked", RULES, ids=str)
+def test_rules_cover_others_exactly_when_they_refuse_at_least_as_much(
+    made_under: ContractRules, asked: ContractRules
+) -> None:
+    refuses_as_much = made_under.strict >= asked.strict and (
+        made_under.non_finite == asked.non_finite or made_under.non_finite == "refuse"
+    )
+    assert made_under.cover(asked) == refuses_as_much

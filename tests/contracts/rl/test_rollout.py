@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -114,6 +116,117 @@ def test_read_only_columns_of_the_right_type_are_taken_as_they_are() -> None:
     assert all(
         np.shares_memory(made.samples[name], fields["samples"][name]) for name in made.samples
     )
+
+
+def test_changing_the_owner_of_read_only_columns_changes_nothing() -> None:
+    owners = {name: np.array(values, SAMPLE_DTYPES[name]) for name, values in samples().items()}
+    views = {name: owner[:] for name, owner in owners.items()}
+    for view in views.values():
+        view.flags.writeable = False
+    made = artifact(samples=views)
+    for owner in owners.values():
+        owner[:] = 0
+    made.table.verify()
+    assert made.columns["token_id"].tolist() == [1, 8, 15]
+
+
+def test_changing_the_data_frame_a_table_was_made_of_changes_nothing() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {name: np.array(values, SAMPLE_DTYPES[name]) for name, values in samples().items()}
+    )
+    made = artifact(samples={name: frame[name].to_numpy() for name in frame})
+    frame.iloc[0, frame.columns.get_loc("reward")] = 99
+    made.table.verify()
+    assert made.columns["reward"][0] == 0
+
+
+def digests_of(some: RolloutTable) -> list[np.ndarray[Any, Any]]:
+    return [some.artifact_digests, some.content_digests]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda some: some,
+        lambda some: some.take([1, 0]),
+        lambda some: some.take([True, False, True]),
+        lambda some: some[1:],
+        lambda some: RolloutTable.concat([some[:1], some[2:]]),
+        lambda some: RolloutTable.from_artifacts([some[2], some[0]]),
+        lambda some: pickle.loads(pickle.dumps(some)),
+        lambda some: copy.deepcopy(some),
+        lambda some: pickle.loads(pickle.dumps(some[1])).table,
+    ],
+    ids=["made", "take", "mask", "slice", "concat", "join", "pickle", "deep copy", "one pickled"],
+)
+def test_columns_and_digests_stay_read_only(make: Callable[[RolloutTable], RolloutTable]) -> None:
+    made = make(table([2, 3, 2], proof_references=[[proof("a")], [], [proof("b")]]))
+    columns = made.columns
+    arrays = [
+        *digests_of(made),
+        *columns.samples.values(),
+        *(getattr(columns, each.name) for each in dataclasses.fields(columns)),
+        *(getattr(columns, name).data for name in ("artifact_id", "worker_id", "task_id")),
+        *(getattr(columns, name).offsets for name in ("artifact_id", "proof_digest")),
+    ]
+    for array in arrays:
+        if isinstance(array, np.ndarray):
+            assert not array.flags.writeable
+    made.verify()
+
+
+def test_digests_that_a_caller_passes_are_kept_apart_from_the_callers() -> None:
+    some = table([2, 3])
+    mine = [each.copy() for each in digests_of(some)]
+    made = RolloutTable(some.columns, *mine)
+    for each in mine:
+        each[:] = 0
+    made.verify()
+
+
+# ---------------------------------------------------------------------------------- choosing rows
+
+
+def ids_of(some: RolloutTable) -> list[str]:
+    return [each.artifact_id for each in some]
+
+
+def test_a_mask_takes_the_rows_where_it_is_true() -> None:
+    some = table([2, 2, 2, 2])
+    mask = np.array([False, False, True, True])
+    assert ids_of(some.take(mask)) == ["rollout-2", "rollout-3"]
+    assert ids_of(some.take(mask.tolist())) == ["rollout-2", "rollout-3"]
+    assert ids_of(some.take(some.reward_sums() > np.inf)) == []
+
+
+@pytest.mark.parametrize("rows", [[True, False], [0.0], [0.9, 1.2], ["1"], [[0, 1]], 1], ids=repr)
+def test_what_is_no_list_of_row_numbers_takes_nothing(rows: Any) -> None:
+    with pytest.raises(errors.InvalidNumber, match="a mask of 3 rows"):
+        table([2, 2, 2]).take(rows)
+
+
+@given(st.integers(1, 6), st.data())
+def test_negative_rows_count_from_the_end(count: int, data: st.DataObject) -> None:
+    some = table([1] * count)
+    rows = data.draw(st.lists(st.integers(-count, count - 1), unique_by=lambda row: row % count))
+    taken = some.take(rows)
+    assert ids_of(taken) == [some[row].artifact_id for row in rows]
+    taken.verify()
+
+
+@pytest.mark.parametrize("row", [3, -4, 100, -100])
+def test_a_row_that_is_not_there_is_named_as_it_was_given(row: int) -> None:
+    some = table([2, 2, 2])
+    for call in (lambda: some[row], lambda: some.take([0, row]), lambda: some.prove(row)):
+        with pytest.raises(errors.NoSuchRow, match=f"row is {row}, expected .* -3 to 2"):
+            call()
+
+
+@pytest.mark.parametrize("row", [1.0, True, "1", None], ids=repr)
+def test_a_row_is_a_whole_number(row: Any) -> None:
+    with pytest.raises(errors.InvalidNumber, match="a whole number"):
+        table([2, 2, 2])[row]
 
 
 def test_a_row_and_a_run_of_rows_share_memory_with_the_table() -> None:

@@ -28,10 +28,10 @@ from rollbook.contracts.rl.admission_receipt import (
     receipt_digest,
     receipt_id,
 )
-from rollbook.contracts.rl.columns import Rows
 from rollbook.contracts.rl.rollout import RolloutTable
 from rollbook.contracts.rl.rules import STRICT, ContractRules
 from rollbook.contracts.rl.sample import as_array
+from rollbook.contracts.row_numbers import Rows
 from rollbook.errors import (
     AmbiguousId,
     ColumnLengthMismatch,
@@ -217,6 +217,8 @@ def admit(
     checked_type(target_revision, PolicyRevision, "admission", "target_revision")
     checked_type(budget, OffPolicyBudget, "admission", "budget")
     check_names(rules, run_id=run_id, stage_id=stage_id, window_id=window_id)
+    for problem in table.problems(rules):
+        raise problem
     _refuse_sources(table, target_revision, window_id, rules)
     observed = observation_times(observed_at_ms, table)
     created = table.columns.created_at_ms

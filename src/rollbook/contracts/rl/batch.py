@@ -51,6 +51,7 @@ class _Rollouts:
     token_count: int
     reward_sums: NDArray[np.float32]
     advantage_sums: NDArray[np.float32]
+    tables: list[RolloutTable]
 
     @classmethod
     def of(cls, rollouts: RolloutTable | Sequence[RolloutArtifact]) -> _Rollouts:
@@ -69,6 +70,7 @@ class _Rollouts:
             token_count=sum(part.token_count for part in parts),
             reward_sums=np.concatenate([none, *(part.reward_sums for part in parts)]),
             advantage_sums=np.concatenate([none, *(part.advantage_sums for part in parts)]),
+            tables=[table for part in parts for table in part.tables],
         )
 
     @classmethod
@@ -87,6 +89,7 @@ class _Rollouts:
             token_count=table.sample_count,
             reward_sums=table.reward_sums(),
             advantage_sums=table.advantage_sums(),
+            tables=[table],
         )
 
 
@@ -267,7 +270,10 @@ def _problems(
     assembled_at_ms: int,
     rules: ContractRules,
 ) -> Iterator[Refusal]:
-    """In the order of the reference: an empty batch, then for each rollout its family and whether it is a duplicate."""
+    """In the order of the reference: an empty batch, then for each rollout its family and whether it is a duplicate.
+
+    Then come rollouts that were made or stored under weaker rules than those of the batch.
+    """
     checked_text(batch_id, "trainer batch", "batch_id")
     checked_int(assembled_at_ms, f"batch {batch_id!r}", "assembled_at_ms", U64_MAX)
     checked_type(target, PolicyRevision, f"batch {batch_id!r}", "target_revision")
@@ -285,6 +291,8 @@ def _problems(
         if artifact_id in seen:
             yield DuplicateRolloutArtifact(batch_id=batch_id, artifact_id=artifact_id)
         seen.add(artifact_id)
+    for table in rollouts.tables:
+        yield from table.problems(rules)
     if rules.strict:
         yield from _unclear_ids(batch_id, target)
         yield from _revision_problems(batch_id, target, rollouts)

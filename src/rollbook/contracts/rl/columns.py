@@ -13,9 +13,9 @@ from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.rl.provenance import EnvironmentPackageKey, LogprobSemantics
 from rollbook.contracts.rl.sample import Column
 from rollbook.contracts.rl.text_column import Offsets, TextColumn, offsets_of
+from rollbook.contracts.row_numbers import Rows
 from rollbook.errors import ColumnSetMismatch
 
-Rows = NDArray[np.int64]
 Codes = NDArray[np.int32]
 Word = TypeVar("Word", bound=Hashable)
 

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rollbook.contracts.policy import PolicyRevision
+from rollbook.contracts.read_only import read_only
 from rollbook.contracts.record import Record, check_digest
 from rollbook.contracts.rl.build import build_columns
 from rollbook.contracts.rl.columns import (
-    Rows,
     StoredSamples,
     TableColumns,
     concat_columns,
@@ -48,8 +48,11 @@ from rollbook.contracts.rl.table_digests import (
     table_root,
 )
 from rollbook.contracts.rl.text_column import Offsets
+from rollbook.contracts.row_numbers import row_number, row_numbers
 from rollbook.digest import merkle_path, merkle_root_from_path
 from rollbook.errors import DigestMismatch, InvalidProof, Refusal, UnknownArtifact
+
+_TABLE_NAME = "rollout table"
 
 
 class InclusionProof(Record, frozen=True, kw_only=True):
@@ -285,6 +288,16 @@ class RolloutTable:
     content_digests: Digests
     """v2 digests, in the same form."""
     _rows_by_id: dict[str, int] = field(default_factory=dict)
+    _kept_rules: set[ContractRules] = field(default_factory=set)
+    """Rules that every rollout was found to keep. A check is not repeated."""
+
+    def __post_init__(self) -> None:
+        for name in ("artifact_digests", "content_digests"):
+            object.__setattr__(self, name, read_only(getattr(self, name)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Arrays come out of a pickle or a deep copy writable, so they are sealed again."""
+        return _sealed_table, (self.columns, self.artifact_digests, self.content_digests)
 
     @classmethod
     def from_columns(cls, *, rules: ContractRules = STRICT, **columns: Any) -> RolloutTable:
@@ -292,7 +305,7 @@ class RolloutTable:
         built = build_columns(**columns)
         for problem in table_problems(built, rules):
             raise problem
-        return cls(built, artifact_digests(built), content_digests(built))
+        return cls(built, artifact_digests(built), content_digests(built), _kept_rules={rules})
 
     @classmethod
     def report(cls, *, rules: ContractRules = STRICT, **columns: Any) -> list[Refusal]:
@@ -339,6 +352,11 @@ class RolloutTable:
             concat_columns([table.columns for table in filled]),
             np.concatenate([table.artifact_digests for table in filled]),
             np.concatenate([table.content_digests for table in filled]),
+            _kept_rules={
+                rules
+                for rules in filled[0]._kept_rules
+                if all(table._is_known_to_keep(rules) for table in filled)
+            },
         )
         ids = joined.columns.artifact_id.all_utf8()
         if len(set(ids)) < len(ids):
@@ -360,18 +378,22 @@ class RolloutTable:
     def __getitem__(self, rows: int | slice) -> RolloutArtifact | RolloutTable:
         if isinstance(rows, slice):
             return self.take(np.arange(len(self))[rows])
-        if not -len(self) <= rows < len(self):
-            raise IndexError(f"row {rows} of a table with {len(self)} rollouts")
-        return RolloutArtifact.view(self, rows % len(self))
+        return RolloutArtifact.view(self, row_number(rows, len(self), _TABLE_NAME, from_end=True))
 
     def __iter__(self) -> Iterator[RolloutArtifact]:
         return (RolloutArtifact.view(self, row) for row in range(len(self)))
 
     def take(self, rows: ArrayLike) -> RolloutTable:
-        """These rows, in this order. A run of neighbouring rows shares memory with this table."""
-        chosen: Rows = np.asarray(rows, np.int64)
+        """These rows, in this order: row numbers (negative ones count from the end), or a mask of all rows.
+
+        A run of neighbouring rows shares memory with this table.
+        """
+        chosen = row_numbers(rows, len(self), _TABLE_NAME, from_end=True)
         return RolloutTable(
-            self.columns.take(chosen), self.artifact_digests[chosen], self.content_digests[chosen]
+            self.columns.take(chosen),
+            self.artifact_digests[chosen],
+            self.content_digests[chosen],
+            _kept_rules=set(self._kept_rules),
         )
 
     def artifact(self, artifact_id: str) -> RolloutArtifact:
@@ -419,6 +441,20 @@ class RolloutTable:
     def advantage_sums(self) -> NDArray[np.float32]:
         return sequential_sums(self.samples["advantage"], self.offsets)
 
+    # --------------------------------------------------------------------------------- checking
+
+    def problems(self, rules: ContractRules = STRICT) -> list[Refusal]:
+        """Every problem of these rollouts under `rules`, which may be stricter than those they were made under."""
+        if self._is_known_to_keep(rules):
+            return []
+        found = table_problems(self.columns, rules)
+        if not found:
+            self._kept_rules.add(rules)
+        return found
+
+    def _is_known_to_keep(self, rules: ContractRules) -> bool:
+        return any(kept.cover(rules) for kept in self._kept_rules)
+
     # ---------------------------------------------------------------------------------- proving
 
     @property
@@ -460,3 +496,9 @@ class RolloutTable:
                     )
                 )
         return found
+
+
+def _sealed_table(
+    columns: TableColumns, artifact_digests: Digests, content_digests: Digests
+) -> RolloutTable:
+    return RolloutTable(columns.sealed(), artifact_digests, content_digests)

@@ -15,6 +15,12 @@ class ContractRules:
     non_finite: Literal["refuse", "allow"] = "refuse"
     """NaN and infinities in float columns. Where they are allowed, digests, JSON and files keep their bits."""
 
+    def cover(self, other: ContractRules) -> bool:
+        """Whether everything that keeps these rules also keeps the other rules."""
+        return (self.strict or not other.strict) and (
+            self.non_finite == "refuse" or other.non_finite == "allow"
+        )
+
 
 STRICT = ContractRules()
 COMPATIBLE = ContractRules(strict=False, non_finite="allow")

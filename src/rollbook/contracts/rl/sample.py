@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rollbook.contracts.read_only import read_only
 from rollbook.contracts.record import U32_MAX, Record, checked_type
 from rollbook.errors import InvalidNumber, InvalidValue, UnknownColumn, WrongColumnType
 
@@ -94,22 +95,12 @@ def as_array(name: str, values: ArrayLike, kinds: str, expected: str) -> Column:
     return array
 
 
-def frozen(array: Column, dtype: np.dtype[Any]) -> Column:
-    """A read-only, contiguous array of `dtype`. Arrays that a caller could still write to are copied, because their
-    digests must stay true."""
-    if array.dtype != dtype or array.flags.writeable or not array.flags.c_contiguous:
-        with np.errstate(over="ignore", invalid="ignore"):
-            array = array.astype(dtype, order="C", copy=True)
-        array.flags.writeable = False
-    return array
-
-
 def sample_column(name: str, values: ArrayLike, locate: Locate) -> Column:
     """One sample column in its declared type. Integers must fit; floats may be rounded but must not overflow."""
     dtype = SAMPLE_DTYPES[name]
     if dtype.kind == "f":
         array = as_array(name, values, "fiu", "numbers")
-        column = frozen(array, dtype)
+        column = read_only(array, dtype)
         if array.dtype.itemsize > dtype.itemsize:
             overflow = np.isinf(column) & np.isfinite(array)
             _refuse_first(overflow, array, name, locate, f"a number that fits {dtype.name}")
@@ -121,7 +112,7 @@ def sample_column(name: str, values: ArrayLike, locate: Locate) -> Column:
         if outside is not None:
             expected = f"a whole number from {limits.min} to {limits.max}"
             _refuse_first(outside, array, name, locate, expected)
-    column = frozen(array, dtype)
+    column = read_only(array, dtype)
     if name == "policy_version" and column.size and column.min() < -1:
         row = int(np.argmax(column < -1))
         raise InvalidValue(
