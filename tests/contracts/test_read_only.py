@@ -75,7 +75,7 @@ def a_read_only_window_on_a_bytearray() -> tuple[Array, Callable[[], Any]]:
 @writable
 def a_read_only_window_on_an_array() -> tuple[Array, Callable[[], Any]]:
     base = np.frombuffer(DATA, np.uint8).copy()
-    return np.asarray(memoryview(locked(base[:]))), put(base)
+    return np.asarray(locked(base[:]).data), put(base)
 
 
 @writable
@@ -167,7 +167,7 @@ def test_a_kept_array_never_changes(data: st.DataObject) -> None:
         if step == "lock":
             chain[-1].flags.writeable = False
         elif step == "window":
-            chain.append(np.asarray(memoryview(np.ascontiguousarray(chain[-1]))))
+            chain.append(np.asarray(np.ascontiguousarray(chain[-1]).data))
         else:
             chain.append(chain[-1][:] if step == "slice" else chain[-1].reshape(-1))
     before = chain[-1].tobytes()

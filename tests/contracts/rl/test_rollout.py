@@ -141,10 +141,6 @@ def test_changing_the_data_frame_a_table_was_made_of_changes_nothing() -> None:
     assert made.columns["reward"][0] == 0
 
 
-def digests_of(some: RolloutTable) -> list[np.ndarray[Any, Any]]:
-    return [some.artifact_digests, some.content_digests]
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -164,7 +160,8 @@ def test_columns_and_digests_stay_read_only(make: Callable[[RolloutTable], Rollo
     made = make(table([2, 3, 2], proof_references=[[proof("a")], [], [proof("b")]]))
     columns = made.columns
     arrays = [
-        *digests_of(made),
+        made.artifact_digests,
+        made.content_digests,
         *columns.samples.values(),
         *(getattr(columns, each.name) for each in dataclasses.fields(columns)),
         *(getattr(columns, name).data for name in ("artifact_id", "worker_id", "task_id")),
@@ -178,10 +175,10 @@ def test_columns_and_digests_stay_read_only(make: Callable[[RolloutTable], Rollo
 
 def test_digests_that_a_caller_passes_are_kept_apart_from_the_callers() -> None:
     some = table([2, 3])
-    mine = [each.copy() for each in digests_of(some)]
-    made = RolloutTable(some.columns, *mine)
-    for each in mine:
-        each[:] = 0
+    mine = some.artifact_digests.copy()
+    mine_too = some.content_digests.copy()
+    made = RolloutTable(some.columns, mine, mine_too)
+    mine[:] = mine_too[:] = 0
     made.verify()
 
 
