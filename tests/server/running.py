@@ -21,6 +21,7 @@ import json, socket, sys
 import uvicorn
 from pathlib import Path
 from rollbook.app import create_app
+from rollbook.server.http.connections import ConnectionLimits, Door
 from rollbook.server.settings import Settings
 
 asked = json.loads(sys.argv[1])
@@ -32,7 +33,12 @@ Path(asked["port_file"]).write_text(str(port))
 settings = Settings.load(Path(asked["data_dir"]), host="127.0.0.1", port=port, **asked["overrides"])
 # longer than a client keeps an idle connection, as `rollbook serve` has it
 config = uvicorn.Config(
-    create_app(settings), lifespan="on", log_level="warning", server_header=False, proxy_headers=False,
+    create_app(settings),
+    http=Door(ConnectionLimits.of(settings)),
+    lifespan="on",
+    log_level="warning",
+    server_header=False,
+    proxy_headers=False,
     timeout_keep_alive=75,
 )
 uvicorn.Server(config).run(sockets=[listening])

@@ -236,7 +236,10 @@ def _sign_in_link(settings: Settings, made: Bootstrapped) -> str:
 def _run(settings: Settings, listening: socket.socket) -> None:
     import uvicorn
 
+    from rollbook.server.http.connections import ConnectionLimits, Door
+
     options: dict[str, Any] = {
+        "http": Door(ConnectionLimits.of(settings)),
         "lifespan": "on",
         "ws": "none",
         "log_config": None,

@@ -64,6 +64,15 @@ class Settings:
     """Bytes of a video to transcode, and of its copy; a larger video is marked not playable."""
     transcode_limit_s: float = 1800.0
     """Length of a video to transcode."""
+    head_timeout_s: float = 10.0
+    """Seconds within which the head of a request has to arrive."""
+    minimum_bytes_per_s: int = 1000
+    """A request body, or a download, that moves more slowly than this for `rate_window_s` is cut off; 0 means no limit.
+    Low, so that a robot on a bad link is not hurt."""
+    rate_window_s: float = 60.0
+    connections_per_address: int = 256
+    """Open connections of one address, in each process; 0 means no limit. A connection above it ends the one that has
+    waited longest for its client. Connections of `trusted_proxies` are not counted."""
     sign_ins_per_minute: int = 10
     """Sign-in attempts from one address or for one account."""
 
@@ -246,6 +255,8 @@ _WHOLE = {
     "quota_episodes": 0,
     "quota_bytes": 0,
     "requests_burst": 1,
+    "minimum_bytes_per_s": 0,
+    "connections_per_address": 0,
     "sign_ins_per_minute": 1,
     "shutdown_grace_s": 0,
     "hsts_s": 0,
@@ -254,6 +265,8 @@ _WHOLE = {
 }
 _REAL = {
     "requests_per_s": 0,
+    "head_timeout_s": 0.1,
+    "rate_window_s": 0.1,
     "reap_every_s": 0,
     "reap_after_s": 0,
     "find_orphans_every_s": 0,

@@ -98,7 +98,10 @@ def address_of(request: Request) -> str:
 
 def network_of(request: Request) -> str:
     """The unit that is counted: one IPv4 address, or the IPv6 network of one customer."""
-    address = address_of(request)
+    return network_of_address(address_of(request))
+
+
+def network_of_address(address: str) -> str:
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
