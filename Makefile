@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 stale = $(shell { [ "$$(cat $(1))" = "$$(pwd -P)" ] && .venv/bin/python -c ""; } \
 	2>/dev/null || echo stale)
 
-.PHONY: help demo test test-slow test-all check bench serve clean stale
+.PHONY: help demo test test-slow test-all check mutants bench serve clean stale
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,9 @@ check: $(READY) ## lint, formatting, types, who may import whom
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+mutants: $(READY) ## plant mistakes in the guarding modules and count how many the tests find
+	.venv/bin/python scripts/mutants.py
 
 bench: $(READY) ## run the benchmarks
 	.venv/bin/python -m benchmarks
