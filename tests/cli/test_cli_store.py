@@ -6,6 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -449,6 +450,35 @@ def test_a_store_is_repacked_and_reads_the_same(good: Path, tmp_path: Path) -> N
     refused(rollbook("store", "repack", "--profile", "archive", good, archive), 1, "--replace")
     refused(rollbook("store", "repack", "--profile", "tape", good, archive), 2, "archive")
     refused(rollbook("store", "repack", good, archive), 2, "--profile")
+
+
+def flip_some_bit(path: Path) -> None:
+    flip_bit(path, 77)
+
+
+@pytest.mark.parametrize("damage", [flip_some_bit, Path.unlink])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("repack", "--profile", "local"),
+        ("repack", "--profile", "archive"),
+        ("export", "--columns", "target_rri,score_source_id"),
+    ],
+)
+def test_damage_is_neither_repacked_nor_exported(
+    store: Path, tmp_path: Path, command: tuple[str, ...], damage: Callable[[Path], None]
+) -> None:
+    output = tmp_path / "out.csv"
+    for name in ("dictionaries/zarr.json", "candidates/target_rri/c/0"):
+        damage(store / name)
+        refused(rollbook("store", *command, store, output), 1, name)
+        assert not output.exists()
+
+
+def test_an_export_of_other_columns_does_not_care(store: Path, tmp_path: Path) -> None:
+    (store / "candidates/target_rri/c/0").unlink()
+    options = ("--columns", "target_root_gain")
+    assert rollbook("store", "export", store, tmp_path / "x.csv", *options).returncode == 0
 
 
 def test_a_current_store_needs_no_migration(good: Path) -> None:

@@ -17,6 +17,7 @@ from rollbook.store.records import RolloutZarrRecord
 from rollbook.store.repack import repack_store
 from rollbook.store.writer import write_rollout_zarr_store
 from tests.store.synthetic import make_records
+from tests.store.tampering import edit_group
 
 
 def revision(number: int, **facts: object) -> PolicyRevision:
@@ -75,9 +76,6 @@ def test_revisions_that_contradict_each_other_are_refused(
 def test_damaged_revisions_are_a_storage_error(tmp_path: Path, damaged: object) -> None:
     store = tmp_path / "store"
     write_rollout_zarr_store(store, records(revision(1)), selected_depth_enabled=False)
-    path = store / "metadata" / "zarr.json"
-    group = json.loads(path.read_bytes())
-    group["attributes"]["policy_revisions"] = damaged
-    path.write_text(json.dumps(group))
+    edit_group(store, "metadata", lambda attributes: attributes.update(policy_revisions=damaged))
     with pytest.raises(StorageError, match="policy_revisions"):
         _ = RolloutZarrStoreReader(store).policy_revisions

@@ -51,6 +51,12 @@ values are never filled from another row.
 A store is written to a hidden folder beside its final name, synced, and renamed. If it has its final name, it is
 complete. A folder whose manifest does not match its root is never opened.
 
+Zarr reads a chunk file that is not there as fill values. Here only a constant column has no chunk files, and the
+manifest lists none for it. A file that the manifest lists and that is missing, or has another size, is a
+`TruncatedFile` when its column is first used, on disk and at URLs. `repack`, `export` and `publish` also compare every
+byte that they read with the manifest, so that damage never gets a new checksum; they leave no output behind when they
+refuse.
+
 ## Dictionaries
 
 Coded columns hold the index of a word; -1 means no word. The words are in the attributes of the group `dictionaries`,

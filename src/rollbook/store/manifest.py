@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -164,6 +164,14 @@ def group_metadata(attrs: Mapping[str, Any]) -> bytes:
     return json_bytes(
         {"zarr_format": 3, "node_type": "group", "attributes": dict(attrs)}, "attributes"
     )
+
+
+def refuse_outside_paths(place: str, paths: Iterable[str]) -> None:
+    """Paths of a manifest become local paths, so none may leave the folder of the store."""
+    for path in paths:
+        if "\\" in path or "\0" in path or set(path.split("/")) & {"", ".", ".."}:
+            detail = f"manifest.json lists a file outside of the store: {path!r}"
+            raise StorageError(path=place, detail=detail)
 
 
 @dataclass(frozen=True, slots=True)

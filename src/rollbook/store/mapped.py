@@ -13,6 +13,7 @@ import math
 import mmap
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,18 +89,24 @@ class MappedArray:
         self._view = _constant_view(layout) if pages is None else pages.view(layout)
 
     @classmethod
-    def open(cls, folder: AnyPath) -> MappedArray:
-        """Map the array. Refuses an array that is not raw, and one with missing files or files of the wrong size."""
+    def open(cls, folder: AnyPath, *, constant: bool | None = None) -> MappedArray:
+        """Map the array. Refuses an array that is not raw, and one with missing files or files of the wrong size.
+
+        `constant` says whether the array has no chunk files. Without it the disk decides, so all of them being lost is
+        only noticed by a caller who knows the manifest.
+        """
         path = Path(folder).absolute()
         metadata = _read_metadata(path)
         try:
             layout = _mappable_layout(metadata)
         except ValueError as error:
             raise NotRawArray(path=str(path), detail=str(error)) from error
-        return cls(path, layout, _Pages(path, layout) if _has_files(path, layout) else None)
+        if constant is None:
+            constant = not _has_files(path, layout)
+        return cls(path, layout, None if constant else _Pages(path, layout))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MappedArray.open, (str(self.folder),)
+        return partial(MappedArray.open, constant=self.is_constant), (str(self.folder),)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -234,7 +241,7 @@ def _map_file(path: str, place: int, size: int) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
-        raise TruncatedFile(path=path, detail="the chunk is missing, others are there") from error
+        raise TruncatedFile(path=path, detail="the chunk is missing") from error
     except OSError as error:
         raise _unreadable(path, error) from error
     try:

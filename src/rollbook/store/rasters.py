@@ -174,6 +174,9 @@ class FrameReader:
         self._codec = blosc(self._dtype.itemsize)
         self._indices: dict[int, NDArray[np.uint64]] = {}
 
+    def shard_of(self, row: int) -> int:
+        return row // self._per_shard
+
     def frame(self, row: int) -> Array:
         shard, place = divmod(row, self._per_shard)
         path = self._folder / shard_key(shard)
@@ -197,6 +200,13 @@ class FrameReader:
         return self._indices[shard]
 
 
+def _frame_of_row(store: StoredTables, path: str, row: int) -> Array:
+    """One frame. Only its shard is fetched and checked: images are most of the bytes of a store."""
+    frames = FrameReader(store.local(f"{path}/{METADATA_FILE}").parent)
+    store.local(f"{path}/{shard_key(frames.shard_of(row))}")
+    return frames.frame(row)
+
+
 def depth_of_step(store: StoredTables, step_row_id: int) -> dict[str, Array] | None:
     if not store.has("selected_depth/depth_m"):
         return None
@@ -211,7 +221,7 @@ def depth_of_step(store: StoredTables, step_row_id: int) -> dict[str, Array] | N
     )
     own = {name: values[0] for name, values in small.items()}
     frames = {
-        name: FrameReader(store.store_dir / "selected_depth" / name).frame(row)
+        name: _frame_of_row(store, f"selected_depth/{name}", row)
         for name in ("depth_m", "valid_mask")
     }
     return {**own, **frames}

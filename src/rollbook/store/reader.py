@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rollbook.contracts.row_numbers import row_number
 from rollbook.store import frames
 from rollbook.store.batches import state_batches
@@ -15,7 +13,7 @@ from rollbook.store.checks.validate import (
     validate_rollout_zarr_store,
 )
 from rollbook.store.q_h import q_h_for_gamma
-from rollbook.store.rasters import depth_of_step, shard_key
+from rollbook.store.rasters import depth_of_step
 from rollbook.store.returns import returns_of
 from rollbook.store.stored_tables import Array, StoredTables
 
@@ -60,17 +58,7 @@ class RolloutZarrStoreReader(StoredTables):
     def selected_depth(self, step_row_id: int) -> dict[str, Array] | None:
         """Depth image, mask and camera of one step; None if the store has none."""
         step = row_number(step_row_id, self.num_steps, "step row")
-        if self.fetch is not None and self.has("selected_depth/depth_m"):
-            self._fetch_depth(step)
         return depth_of_step(self, step)
-
-    def _fetch_depth(self, step: int) -> None:
-        """Fetch only the shard files of one step: images are most of the bytes of a store."""
-        per_shard = int(self.attrs["selected_depth_chunk_steps"])
-        for row in np.flatnonzero(self.array("selected_depth/step_row_id") == step).tolist():
-            for name in ("depth_m", "valid_mask"):
-                self.local(f"selected_depth/{name}/zarr.json")
-                self.local(f"selected_depth/{name}/{shard_key(row // per_shard)}")
 
     # -------------------------------------------------------------------- data frames and validation
 

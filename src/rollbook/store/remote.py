@@ -26,7 +26,12 @@ from rollbook.errors import (
     TruncatedFile,
 )
 from rollbook.files import AnyPath, write_bytes
-from rollbook.store.manifest import ROLLOUT_MANIFEST_FILENAME, FileSums, content_sha256
+from rollbook.store.manifest import (
+    ROLLOUT_MANIFEST_FILENAME,
+    FileSums,
+    content_sha256,
+    refuse_outside_paths,
+)
 from rollbook.store.reader import RolloutZarrStoreReader
 
 Options = Mapping[str, Any]
@@ -318,10 +323,7 @@ def _manifest_files(place: str, manifest: bytes) -> tuple[str, FileSums]:
         content = str(payload["content_sha256"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StorageError(path=place, detail=f"manifest.json cannot be read: {error}") from error
-    for path in files:
-        if "\\" in path or "\0" in path or set(path.split("/")) & {"", ".", ".."}:
-            detail = f"manifest.json lists a file outside of the store: {path!r}"
-            raise StorageError(path=place, detail=detail)
+    refuse_outside_paths(place, files)
     if not _HEX.fullmatch(content) or content != content_sha256(files):
         detail = "content_sha256 in manifest.json is not that of the files it lists"
         raise ChecksumMismatch(path=place, detail=detail)
@@ -374,6 +376,7 @@ class _Publication:
         self, reader: RolloutZarrStoreReader, remote: _Remote, progress: Progress | None
     ) -> None:
         self._folder = reader.store_dir
+        self._stored = reader.files
         self._remote = remote
         self._progress = progress
         self._manifest = (self._folder / ROLLOUT_MANIFEST_FILENAME).read_bytes()
@@ -447,7 +450,7 @@ class _Publication:
         done = total - sum(self._files[path][0] for path in missing)
         self._report(done, total)
         for batch in _batches((path, self._files[path][0]) for path in missing):
-            self._remote.write({path: self._checked(path) for path in batch})
+            self._remote.write({path: self._stored.read(path) for path in batch})
             done += sum(self._files[path][0] for path in batch)
             self._report(done, total)
         self._check_arrived()
@@ -466,18 +469,6 @@ class _Publication:
             bytes=total + len(self._manifest) + len(self._root),
             uploaded_files=len(missing) + 2,
         )
-
-    def _checked(self, path: str) -> bytes:
-        try:
-            data = (self._folder / path).read_bytes()
-        except OSError as error:
-            detail = f"cannot be read ({error.strerror}), so the store cannot be published"
-            raise StorageError(path=str(self._folder / path), detail=detail) from error
-        size, digest = self._files[path]
-        if len(data) != size or checksum(data) != digest:
-            detail = "it is not the file the manifest lists, so the store cannot be published"
-            raise ChecksumMismatch(path=str(self._folder / path), detail=detail)
-        return data
 
     def _report(self, done: int, total: int) -> None:
         if self._progress is not None:

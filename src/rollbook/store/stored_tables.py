@@ -27,6 +27,7 @@ from rollbook.store.schema import (
     ROW_COUNTS,
     TABLES,
 )
+from rollbook.store.stored_files import StoredFiles
 
 if TYPE_CHECKING:
     import zarr
@@ -47,6 +48,11 @@ class StoredTables:
         self._manifest = read_manifest(self.store_dir)
         self.attrs: Mapping[str, Any] = self._manifest.root_attrs
         _check_schema(self.store_dir, self.attrs)
+        self.files = (
+            StoredFiles(self._manifest)
+            if fetch is None
+            else StoredFiles(self._manifest, "remove it from the cache, then open the store again")
+        )
         self._arrays: dict[str, Array] = {}
 
     def __repr__(self) -> str:
@@ -100,17 +106,35 @@ class StoredTables:
         return tuple(name for name in TABLES[table].columns if self.has(f"{table}/{name}"))
 
     def has(self, path: str) -> bool:
-        """Whether the store has a column. For a remote store the manifest decides, otherwise the disk."""
-        metadata = f"{self._place(path)[0]}/zarr.json"
-        if self.fetch is not None:
-            return metadata in self._manifest.payload["files"]
-        return (self.store_dir / metadata).is_file()
+        """Whether the store has a column. The manifest decides: a column whose files are lost is not an absent one."""
+        return f"{self._place(path)[0]}/zarr.json" in self._manifest.payload["files"]
 
     def local(self, path: str) -> Path:
-        """The local path of a file or of a folder with all its files. Files of a remote store are fetched first."""
+        """The local path of a file or of a folder with all its files. Files of a remote store are fetched first.
+
+        A file that the manifest lists and that is missing, or has another size, is a TruncatedFile.
+        """
         if self.fetch is not None:
             self.fetch(path)
+        try:
+            self.files.check(path)
+        except StorageError:
+            self._refuse_replaced()
+            raise
         return self.store_dir / path
+
+    def verify_columns(self, table: str, columns: Sequence[str]) -> None:
+        """Compare every byte of these columns, and of the words of their codes, with the manifest."""
+        arrays = {self._place(f"{table}/{name}")[0]: None for name in columns}
+        for path in (*arrays, "dictionaries/zarr.json"):
+            self.local(path)
+            self.files.verify(path)
+
+    def _refuse_replaced(self) -> None:
+        """Columns that are already open belong to the old store, so nothing of the new one may be read."""
+        if _identity(self.store_dir) != self._identity:
+            detail = "the store was replaced while it was open; open it again"
+            raise StorageError(path=str(self.store_dir), detail=detail)
 
     def _place(self, path: str) -> tuple[str, int | None]:
         """The array that holds a column, and the index of the column where several share an array."""
@@ -126,10 +150,7 @@ class StoredTables:
         """A whole column (`candidates/target_rri`), read-only. It is mapped unless it is compressed."""
         if path not in self._arrays:
             values = self._open_array(path)
-            if _identity(self.store_dir) != self._identity:
-                # columns that are already open belong to the old store
-                detail = "the store was replaced while it was open; open it again"
-                raise StorageError(path=str(self.store_dir), detail=detail)
+            self._refuse_replaced()
             self._arrays[path] = values
         return self._arrays[path]
 

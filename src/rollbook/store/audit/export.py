@@ -38,7 +38,7 @@ def export_table(
     """Write a table, or some of its columns. The suffix of the file sets the format. Returns the number of rows.
 
     With `decode`, codes become words. In CSV and JSON lines, numbers that are not finite are empty. CSV has one column
-    for every entry of a vector.
+    for every entry of a vector. Every byte that is exported is first compared with the manifest.
     """
     suffix = Path(path).suffix
     if suffix not in FORMATS:
@@ -46,6 +46,7 @@ def export_table(
             message=f"{os.fspath(path)}: cannot tell the format from {suffix!r}; name it {', '.join(FORMATS)}"
         )
     chosen = table_columns(reader, table, columns)
+    reader.verify_columns(table, tuple(chosen))
     rows = len(next(iter(chosen.values())))
     if suffix == ".parquet":
         content = arrow_table(reader, table, tuple(chosen), decode)

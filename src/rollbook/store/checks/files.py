@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rollbook.digest import checksum
 from rollbook.store.checks.columns import NotUsable, StoreColumns
 from rollbook.store.checks.violation import Violation
 from rollbook.store.manifest import (
@@ -17,11 +14,10 @@ from rollbook.store.manifest import (
     FileSums,
     content_sha256,
 )
+from rollbook.store.stored_files import file_checksums
 
 _SEALED = frozenset({ROLLOUT_MANIFEST_FILENAME, "zarr.json"})
 """These files are not in the list: the manifest cannot list itself, and opening the store compares the two."""
-_LARGE = 1 << 20
-_THREADS = 4
 _MOST_LISTED = 20
 
 
@@ -70,7 +66,8 @@ def check_checksums(columns: StoreColumns) -> Iterator[Violation]:
     if not columns.deep:
         return
     listed = _manifest_files(columns)
-    sums = _checksums(f"{columns.store.store_dir}{os.sep}", listed)
+    sizes = {path: size for path, (size, _) in listed.items()}
+    sums = file_checksums(columns.store.store_dir, sizes)
     yield from _first_of(
         Violation(
             "checksum_mismatch",
@@ -99,42 +96,6 @@ def _files_below(folder: Path, prefix: str) -> Iterator[tuple[str, int]]:
                 yield from _files_below(folder / entry.name, f"{name}/")
             else:
                 yield name, entry.stat(follow_symlinks=False).st_size
-
-
-def _checksums(folder: str, listed: FileSums) -> dict[str, str | None]:
-    """Large files are read by several threads; for small files that would be slower."""
-    large = [path for path, (size, _) in listed.items() if size >= _LARGE]
-    small = [path for path, (size, _) in listed.items() if size < _LARGE]
-    with ThreadPoolExecutor(_THREADS) as threads:
-        actual = threads.map(lambda path: _checksum_of(folder + path), large)
-        sums = dict(zip(large, actual, strict=True))
-    return sums | {path: _checksum_of(folder + path) for path in small}
-
-
-def _checksum_of(path: str) -> str | None:
-    """The checksum of a file; None if the file is missing, which is another violation."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    except OSError:
-        return "unreadable"
-    try:
-        return _checksum_of_open(descriptor, os.fstat(descriptor).st_size)
-    except OSError:
-        return "unreadable"
-    finally:
-        os.close(descriptor)
-
-
-def _checksum_of_open(descriptor: int, size: int) -> str:
-    if size < _LARGE:
-        return checksum(os.read(descriptor, size))
-    with (
-        mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ) as pages,
-        memoryview(pages) as data,
-    ):
-        return checksum(data)
 
 
 def _table(path: str) -> str:
