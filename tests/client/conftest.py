@@ -14,7 +14,7 @@ from tests.client.portal import async_client
 from tests.client.wire_server import WireServer
 from tests.server.running import RunningServer
 
-QUICK = Retries(attempts=4, first_wait_s=0.001, longest_wait_s=5)
+QUICK = Retries(attempts=4, first_wait_s=0.001, longest_wait_s=5, upload_for_s=0)
 
 
 class AnyServer(Protocol):

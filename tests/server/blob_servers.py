@@ -145,11 +145,28 @@ class BadLine:
         self.cut: list[int] = []
         """For each of the next connections, how many bytes of the answer come through."""
         self.connections = 0
+        self.sent = 0
+        """Bytes that went to the server."""
+        self._at: tuple[int, Callable[[], None]] | None = None
+        self._counting = threading.Lock()
         threading.Thread(target=self._serve, daemon=True).start()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+
+    def at(self, sent: int, act: Callable[[], None]) -> None:
+        """Acts once, in the middle of a request, when so many bytes have gone to the server."""
+        self._at = (sent, act)
+
+    def _count(self, sent: int) -> None:
+        with self._counting:
+            self.sent += sent
+            act = self._at
+            if act is None or self.sent < act[0]:
+                return
+            self._at = None
+        act[1]()
 
     def close(self) -> None:
         self._listening.shutdown(socket.SHUT_RDWR)
@@ -174,18 +191,33 @@ class BadLine:
                 )
                 return
             most = self.cut.pop(0) if self.cut else None
-            with socket.create_connection(("127.0.0.1", self._behind)) as server:
-                threading.Thread(target=_copied, args=(client, server, None), daemon=True).start()
+            with (
+                suppress(
+                    ConnectionRefusedError
+                ),  # nobody is there: the client sees a cut connection
+                socket.create_connection(("127.0.0.1", self._behind)) as server,
+            ):
+                sending = threading.Thread(
+                    target=_copied, args=(client, server, None, self._count), daemon=True
+                )
+                sending.start()
                 _copied(server, client, most)
 
 
-def _copied(source: socket.socket, target: socket.socket, most: int | None) -> None:
+def _copied(
+    source: socket.socket,
+    target: socket.socket,
+    most: int | None,
+    count: Callable[[int], None] | None = None,
+) -> None:
     with suppress(OSError):
         while most is None or most > 0:
             data = source.recv(65536 if most is None else min(65536, most))
             if not data:
                 break
             target.sendall(data)
+            if count is not None:
+                count(len(data))
             most = None if most is None else most - len(data)
     for each in (source, target):
         with suppress(OSError):

@@ -25,6 +25,9 @@ from rollbook.server.http.connections import ConnectionLimits, Door
 from rollbook.server.settings import Settings
 
 asked = json.loads(sys.argv[1])
+if asked["part_size"]:
+    from rollbook.server.episodes import uploads
+    uploads._DEFAULT_PART = uploads._LEAST_PART = asked["part_size"]
 listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 listening.bind(("127.0.0.1", asked["port"]))
@@ -67,6 +70,9 @@ class RunningServer:
     data_dir: Path
     overrides: dict[str, Any] = field(default_factory=dict)
     port: int = 0
+    part_size: int = 0
+    """Of uploads for which the client names none; 0 for that of the server."""
+    environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     first_org: Access = field(init=False)
     second_org: Access = field(init=False)
@@ -127,10 +133,14 @@ class RunningServer:
             "port_file": str(port_file),
             "data_dir": str(self.data_dir),
             "overrides": self.overrides,
+            "part_size": self.part_size,
         }
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _CHILD, json.dumps(asked)], stdout=log, stderr=log
+                [sys.executable, "-c", _CHILD, json.dumps(asked)],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment},
             )
         self._wait_until_ready(port_file)
 

@@ -33,9 +33,10 @@ class ClientBase(Facade[ClientCore]):
     """One server and one key. Make it once and use it for many episodes. Threads may share a Client.
 
     `api_key` and `base_url`: if not given, ROLLBOOK_API_KEY and ROLLBOOK_BASE_URL are used, then the profile that
-    `rollbook login` wrote. `spool`: a folder that keeps episodes while there is no network; they are delivered when the
-    network is back. `cache`: the folder of downloaded artifacts, at most `cache_bytes` in all. Files above
-    `multipart_above` bytes are sent in parts. `verbose` prints the URL of each new episode; the default is True on a
+    `rollbook login` wrote. `spool`: a folder in which every episode is noted before it is sent, so that a killed
+    program loses none, and which keeps episodes while there is no network; they are delivered when the network is back.
+    `cache`: the folder of downloaded artifacts, at most `cache_bytes` in all. Files above `multipart_above` bytes are
+    sent in parts. `verbose` prints the URL of each new episode; the default is True on a
     terminal, unless ROLLBOOK_QUIET is set.
     """
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -24,6 +26,7 @@ from rollbook.client.http import (
 from rollbook.client.runtime import Runtime, Sink
 from rollbook.errors import TransportError
 
+_log = logging.getLogger("rollbook.client")
 _NO_ANSWER = (httpx.TransportError, httpx.InvalidURL, httpx.DecodingError)
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
@@ -43,12 +46,28 @@ class Retries:
     first_wait_s: float = 1.0
     longest_wait_s: float = 30.0
     """Also the longest wait that a server may ask for. If it asks for more, the caller gets the error."""
+    upload_for_s: float = 600.0
+    """How long an upload that has begun is tried again, however many attempts that takes: a server may be restarted in
+    the middle of a large file. With `attempts=1` nothing is tried again."""
 
-    def wait_s(self, failed_attempts: int, asked_s: int | None = None) -> float | None:
-        """Seconds before the next attempt; None when no attempt is left."""
-        if failed_attempts >= self.attempts or (asked_s or 0) > self.longest_wait_s:
+    def wait_s(
+        self,
+        failed_attempts: int,
+        asked_s: int | None = None,
+        *,
+        failing_for_s: float | None = None,
+    ) -> float | None:
+        """Seconds before the next attempt; None when no attempt is left.
+
+        `failing_for_s`: how long an upload that has begun has been failing.
+        """
+        if (asked_s or 0) > self.longest_wait_s or self.attempts == 1:
             return None
-        backoff = min(self.first_wait_s * float(2 ** (failed_attempts - 1)), self.longest_wait_s)
+        goes_on = failing_for_s is not None and failing_for_s < self.upload_for_s
+        if failed_attempts >= self.attempts and not goes_on:
+            return None
+        doublings = min(failed_attempts - 1, 60)  # the wait has its limit long before
+        backoff = min(self.first_wait_s * float(2**doublings), self.longest_wait_s)
         return max(backoff * random.uniform(0.5, 1.0), float(asked_s or 0))
 
 
@@ -65,6 +84,10 @@ class _Attempt:
     def asked_s(self) -> int | None:
         """The wait that the server asks for."""
         return None if self.answer is None else retry_after(self.answer)
+
+    @property
+    def status(self) -> int | None:
+        return None if self.answer is None else self.answer.status
 
     def outcome(self) -> Answer:
         if self.answer is None:
@@ -90,6 +113,7 @@ class Connection:
         self._retries = retries or Retries()
         self.presumed_down = False
         """Set when an episode went to the spool: each request is then tried once, until one succeeds."""
+        self._told_until = 0.0
 
     async def call(
         self,
@@ -102,10 +126,11 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         slow: bool = False,
         safe_to_resend: bool = False,
+        patient: bool = False,
     ) -> T:
         """Calls a JSON route and decodes its answer, a message of `rollbook.contracts.wire`.
 
-        `slow`: the server may read every byte of an artifact before it answers.
+        `slow`: the server may read every byte of an artifact before it answers. `patient`: see `Request`.
         """
         request = json_request(
             what,
@@ -116,10 +141,19 @@ class Connection:
             headers=headers,
             timeout=TRANSFER_TIMEOUT if slow else self._timeout,
             safe_to_resend=safe_to_resend or method == "GET",
+            patient=patient,
         )
         return decoded_answer(request, await self.send(request), answer)
 
-    async def put(self, what: str, url: str, content_type: str, body: FileSlice | bytes) -> None:
+    async def put(
+        self,
+        what: str,
+        url: str,
+        content_type: str,
+        body: FileSlice | bytes,
+        *,
+        patient: bool = False,
+    ) -> None:
         """Uploads to a signed URL. The URL is the permission, so the API key is not sent."""
         request = Request(
             what=what,
@@ -130,6 +164,7 @@ class Connection:
             timeout=TRANSFER_TIMEOUT,
             safe_to_resend=True,
             signed=True,
+            patient=patient,
         )
         answer = await self.send(request)
         if not answer.ok:
@@ -169,17 +204,25 @@ class Connection:
     async def send(self, request: Request) -> Answer:
         """The answer. Raises TransportError when every attempt failed, or when a second one is not safe."""
         retries = ONCE if self.presumed_down else self._retries
-        failed = 0
+        failed, failing_since = 0, 0.0
         while True:
             attempt = await self._attempt(request)
             if not attempt.repeat:
                 self.presumed_down = self.presumed_down and attempt.answer is None
                 return attempt.outcome()
             failed += 1
-            wait = retries.wait_s(failed, attempt.asked_s)
+            now = time.monotonic()
+            failing_since = failing_since or now
+            failing_for_s = now - failing_since if request.patient else None
+            wait = retries.wait_s(failed, attempt.asked_s, failing_for_s=failing_for_s)
             if wait is None:
                 return attempt.outcome()
+            if failing_for_s is not None and now >= self._told_until:
+                self._told_until = now + wait  # parts that fail together are told of once
+                _tell_of_retry(request, attempt, wait, retries.upload_for_s - failing_for_s)
             await self.runtime.sleep(wait)
+            if isinstance(request.body, FileSlice) and request.body.watcher is not None:
+                request.body.watcher.check()
 
     async def _attempt(self, request: Request) -> _Attempt:
         try:
@@ -202,3 +245,13 @@ class Connection:
     def absolute(self, url: str) -> str:
         """A server may give URLs of its own without scheme and host."""
         return self.base_url + url if url.startswith("/") else url
+
+
+def _tell_of_retry(request: Request, attempt: _Attempt, wait_s: float, left_s: float) -> None:
+    reason = attempt.failure or f"cannot {request.what}: {request.host} answered {attempt.status}"
+    _log.warning(
+        "%s. Trying again in %.1f s, and for up to %.0f s if it goes on failing",
+        reason,
+        wait_s,
+        left_s,
+    )

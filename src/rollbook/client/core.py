@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from rollbook.client.artifact_files import ArtifactFiles, Given
+from rollbook.client.artifact_files import ArtifactFile, ArtifactFiles, Given
 from rollbook.client.bodies import create_body, finalize_body
 from rollbook.client.cache import Cache
 from rollbook.client.connection import Connection
@@ -88,10 +88,7 @@ class ClientCore:
             tags=tags,
             policy_revision=policy_revision,
         )
-        recording = Recording(self._place, body)
-        await recording.create()
-        self._announce(recording)
-        return recording
+        return await self._begin(body)
 
     async def log_episode(
         self,
@@ -120,7 +117,9 @@ class ClientCore:
 
         `sensors` and `actions` are files, or arrays by key (`{"/joint_states/position": array}`) with `t_ns`, their
         times in nanoseconds: one clock for all arrays, or one for each namespace. All arguments are checked before
-        anything is created. If an upload fails, the episode is finalized as failed and the error is raised.
+        anything is created. If an upload fails, the episode is finalized as failed and the error is raised. With a
+        spool, the episode is noted there before anything is sent: if the program is killed, the next delivery finishes
+        it, and parts that have arrived are not sent again.
         """
         ending = finalize_body(
             status=status, duration_s=duration_s, fps=fps, failure_time_s=failure_time_s
@@ -132,20 +131,23 @@ class ClientCore:
         }
         files = await self.connection.runtime.in_thread(partial(ArtifactFiles, given, t_ns))
         with files:
-            recording = await self.start_episode(
-                name=name,
+            body = create_body(
                 source=source,
-                robot=robot,
-                policy_version=policy_version,
-                env_version=env_version,
-                git_sha=git_sha,
+                artifacts=files.by_kind,
+                texts={
+                    "name": name,
+                    "robot": robot,
+                    "policy_version": policy_version,
+                    "env_version": env_version,
+                    "git_sha": git_sha,
+                },
                 seed=seed,
                 fps=fps,
                 metadata=metadata,
                 tags=tags,
-                artifacts=files.by_kind,
                 policy_revision=policy_revision,
             )
+            recording = await self._begin(body, files.by_kind.values(), ending)
             try:
                 for file in files.by_kind.values():
                     await recording.upload_file(file, on_progress)
@@ -280,6 +282,17 @@ class ClientCore:
             raise ConfigurationError(message=f"cannot {verb} an episode without an id")
         path = f"/api/episodes/{quote(episode_id, safe='')}{suffix}"
         return await self.connection.call(f"{verb} the episode", method, path, answer=answer)
+
+    async def _begin(
+        self,
+        body: dict[str, Any],
+        files: Iterable[ArtifactFile] = (),
+        ending: dict[str, Any] | None = None,
+    ) -> Recording:
+        recording = Recording(self._place, body)
+        await recording.create(files, ending)
+        self._announce(recording)
+        return recording
 
     def _recorded(self, record: EpisodeRecord) -> RecordedCore:
         return RecordedCore(self.connection, self.cache, record)

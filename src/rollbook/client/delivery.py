@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from rollbook.client.connection import Connection
@@ -27,7 +27,6 @@ from rollbook.client.spool import Spool, SpoolEntry
 from rollbook.client.uploads import (
     MULTIPART_ABOVE,
     OnProgress,
-    Uploaded,
     Uploader,
 )
 from rollbook.contracts.episode import ArtifactKind
@@ -134,36 +133,32 @@ class _EntryDelivery:
         self._on_progress = on_progress
 
     async def run(self) -> str:
-        facts = self._entry.facts
         episode_id, urls = await self._place()
         uploader = Uploader(
             self._connection,
             episode_id,
             urls,
             multipart_above=self._multipart_above,
-            began=self._note_upload,
+            began=self._entry.note_upload,
         )
-        for kind in self._missing():
+        for kind in self._entry.missing:
             if kind in urls:
                 with _unless_stored():
                     await self._upload(uploader, kind)
-        await finalize_episode(self._connection, episode_id, facts.finalize)
+        await finalize_episode(self._connection, episode_id, self._entry.ending())
         return episode_id
 
     async def _place(self) -> tuple[str, dict[ArtifactKind, UploadUrl]]:
-        facts, progress = self._entry.facts, self._entry.progress
-        if progress.episode_id is None:
+        facts, episode_id = self._entry.facts, self._entry.progress.episode_id
+        if episode_id is None:
             created = await create_episode(self._connection, facts.create, facts.idempotency_key)
-            self._entry.note(replace(progress, episode_id=created.episode_id))
+            self._entry.note_episode(created.episode_id)
             return created.episode_id, urls_by_kind(created.upload_urls)
         urls: dict[ArtifactKind, UploadUrl] = {}
-        if missing := self._missing():
+        if missing := self._entry.missing:
             with _unless_stored():
-                urls = await new_upload_urls(self._connection, progress.episode_id, missing)
-        return progress.episode_id, urls
-
-    def _missing(self) -> list[ArtifactKind]:
-        return [k for k in self._entry.facts.files if k not in self._entry.progress.uploaded]
+                urls = await new_upload_urls(self._connection, episode_id, missing)
+        return episode_id, urls
 
     async def _upload(self, uploader: Uploader, kind: ArtifactKind) -> None:
         recorded = self._entry.facts.files[kind]
@@ -175,17 +170,12 @@ class _EntryDelivery:
             if isinstance(error, RollbookError):
                 raise
             raise StorageError(path=str(file.path), detail=str(error)) from error
-        if sent != Uploaded(recorded["size"], recorded["sha256"]):
+        if sent.sha256 != recorded.get("sha256", sent.sha256):
             detail = (
                 f"its SHA-256 was {recorded['sha256']} when it was spooled and is now {sent.sha256}"
             )
             raise ChecksumMismatch(path=str(file.path), detail=detail)
-        progress = self._entry.progress
-        self._entry.note(replace(progress, uploaded=[*progress.uploaded, kind]))
-
-    def _note_upload(self, kind: ArtifactKind, upload_id: str) -> None:
-        progress = self._entry.progress
-        self._entry.note(replace(progress, uploads={**progress.uploads, kind: upload_id}))
+        self._entry.note_arrival(kind, sent)
 
 
 @contextmanager
@@ -215,7 +205,7 @@ class Courier:
         """Does nothing while a delivery is running, or when nothing waits."""
         with self._lock:
             busy = self._thread is not None and self._thread.is_alive()
-            if busy or self._stop.is_set() or not self._spool.waiting():
+            if busy or self._stop.is_set() or not self._spool.has_work():
                 return
             self._thread = threading.Thread(target=self._run, name="rollbook-courier", daemon=True)
             self._thread.start()

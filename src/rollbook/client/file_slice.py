@@ -19,6 +19,9 @@ class Watcher(Protocol):
     def begin(self) -> None:
         """Called before the first piece, and again when the slice is sent again from its start."""
 
+    def check(self) -> None:
+        """Called after a wait. Raises when nobody needs the slice any more."""
+
     def piece(self, piece: bytes) -> None: ...
 
 

@@ -55,6 +55,8 @@ class Request:
     """Whether the server may receive it twice without harm. Only then is it sent again after a lost answer."""
     signed: bool = False
     """The URL itself is the permission, so logs must not show it."""
+    patient: bool = False
+    """Part of an upload that has begun: it is tried again for `Retries.upload_for_s`, and the log says so."""
 
     @property
     def host(self) -> str:
@@ -83,6 +85,7 @@ def json_request(
     headers: Mapping[str, str] | None = None,
     timeout: httpx.Timeout = JSON_TIMEOUT,
     safe_to_resend: bool = False,
+    patient: bool = False,
 ) -> Request:
     sent = {
         "Authorization": f"Bearer {api_key}",
@@ -101,6 +104,7 @@ def json_request(
         body=content,
         timeout=timeout,
         safe_to_resend=safe_to_resend,
+        patient=patient,
     )
 
 

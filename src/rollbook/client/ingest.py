@@ -1,4 +1,4 @@
-"""The three calls that make an episode: create, get new upload URLs, finalize. All can be repeated safely."""
+"""The calls that make an episode: create, get new upload URLs, abort an upload, finalize. All can be repeated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from rollbook.client.connection import Connection
 from rollbook.contracts.episode import ArtifactKind
 from rollbook.contracts.wire.episodes import EpisodeCreated, EpisodeFinalized
-from rollbook.contracts.wire.uploads import UploadUrl, UrlsMinted
+from rollbook.contracts.wire.uploads import UploadAborted, UploadUrl, UrlsMinted
 
 _log = logging.getLogger("rollbook.client")
 
@@ -61,8 +61,16 @@ async def new_upload_urls(
     return urls_by_kind(minted.upload_urls)
 
 
-async def finalize_episode(connection: Connection, episode_id: str, body: Mapping[str, Any]) -> str:
-    """Returns the status that the episode has now."""
+async def abort_upload(connection: Connection, episode_id: str, upload_id: str) -> None:
+    """Has the server remove the parts of an upload that nobody will resume."""
+    path = f"/api/ingest/episode/{episode_id}/upload/{upload_id}"
+    await connection.call("abort an upload", "DELETE", path, answer=UploadAborted)
+
+
+async def finalize_episode(
+    connection: Connection, episode_id: str, body: Mapping[str, Any], *, patient: bool = False
+) -> str:
+    """Returns the status that the episode has now. `patient`: try for minutes, because nothing else has the episode."""
     finalized = await connection.call(
         "finalize an episode",
         "POST",
@@ -71,5 +79,6 @@ async def finalize_episode(connection: Connection, episode_id: str, body: Mappin
         body=body,
         slow="artifacts" in body,
         safe_to_resend=True,
+        patient=patient,
     )
     return finalized.status

@@ -1,26 +1,33 @@
-"""Recording: an episode between start and finalize, on the server or, without network, in the spool."""
+"""Recording: an episode between start and finalize, on the server or, without network, in the spool.
+
+With a spool, every step is noted in the episode's draft before it is taken. So a delivery can finish the episode when
+the program is killed: it asks the server which parts have arrived, and sends the others.
+"""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from rollbook.client.artifact_files import ArtifactFile, ArtifactFiles, Given, checked_kind
 from rollbook.client.bodies import finalize_body, with_artifacts
 from rollbook.client.connection import Connection
-from rollbook.client.ingest import create_episode, finalize_episode, urls_by_kind
+from rollbook.client.ingest import abort_upload, create_episode, finalize_episode, urls_by_kind
 from rollbook.client.spool import Spool, SpoolDraft
 from rollbook.client.uploads import OnProgress, Uploaded, Uploader
 from rollbook.contracts.episode import ArtifactKind, FinalStatus
 from rollbook.contracts.streams import Clocks
 from rollbook.contracts.wire.uploads import UploadUrl
-from rollbook.errors import ConfigurationError, RollbookError
+from rollbook.errors import ConfigurationError, RollbookError, StorageError
 
 _log = logging.getLogger("rollbook.client")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +55,34 @@ class Recording:
         self._body = body
         self._key = uuid.uuid4().hex
         self._draft: SpoolDraft | None = None
+        """Its journal in the spool; None without a spool, or when the spool cannot be written."""
+        self._offline = False
+        """Set when the network is gone: from then on the episode is recorded into the spool."""
         self._uploaded: dict[ArtifactKind, Uploaded] = {}
         self._begun: dict[ArtifactKind, tuple[str, tuple[object, ...]]] = {}
+        self._journalled: set[ArtifactKind] = set()
+        """Files that the draft has known since the beginning."""
 
-    async def create(self) -> None:
+    async def create(
+        self, files: Iterable[ArtifactFile] = (), ending: dict[str, Any] | None = None
+    ) -> None:
+        """`files` and `ending`: what will be uploaded, and how it will end, if that is known."""
+
         async def online() -> None:
             created = await create_episode(self._place.connection, self._body, self._key)
             self.id, self.status = created.episode_id, created.status
             self.storage, self.upload_urls = created.storage, urls_by_kind(created.upload_urls)
+            if self._draft is not None:
+                self._draft.note_episode(created.episode_id)
 
-        await self._or_spooled(online)
+        if self._place.spool is not None:
+            await self._in_thread(partial(self._begin_journal, self._place.spool, files, ending))
+        try:
+            await self._or_spooled(online)
+        except RollbookError:
+            if self._draft is not None:
+                await self._in_thread(self._draft.discard)
+            raise
 
     async def upload(
         self,
@@ -73,8 +98,7 @@ class Recording:
         """
         if self.finalized:
             raise ConfigurationError(message=f"{kind} cannot be uploaded: the episode is finalized")
-        in_thread = self._place.connection.runtime.in_thread
-        files = await in_thread(partial(ArtifactFiles, {checked_kind(kind): file}, t_ns))
+        files = await self._in_thread(partial(ArtifactFiles, {checked_kind(kind): file}, t_ns))
         with files:
             return await self.upload_file(files.by_kind[kind], on_progress)
 
@@ -84,10 +108,16 @@ class Recording:
             raise ConfigurationError(message=message)
 
         async def online() -> None:
+            if self._draft is not None and file.kind not in self._journalled:
+                await self._in_thread(partial(self._draft.refer, file))
+            self._journalled.discard(file.kind)
             self._uploaded[file.kind] = await self._upload(file, on_progress)
+            if self._draft is not None:
+                self._draft.note_arrival(file.kind, self._uploaded[file.kind])
 
         if not await self._or_spooled(online):
-            await self._spool_file(file)
+            assert self._draft is not None
+            self._uploaded[file.kind] = await self._in_thread(partial(self._draft.keep, file))
         return file.size
 
     async def finalize(
@@ -118,15 +148,23 @@ class Recording:
         if self.finalized:
             return
         complete = with_artifacts(body, self._uploaded, bytes_total)
+        draft = self._draft
+        if draft is not None:
+            await self._in_thread(partial(draft.end, complete))
 
         async def online() -> None:
             assert self.id is not None
-            self.status = await finalize_episode(self._place.connection, self.id, complete)
-            self._place.reached()
+            self.status = await finalize_episode(
+                self._place.connection, self.id, complete, patient=draft is None
+            )
 
-        if not await self._or_spooled(online):
-            assert self._draft is not None
-            await self._place.connection.runtime.in_thread(partial(self._draft.commit, complete))
+        if await self._or_spooled(online):
+            if draft is not None:
+                await self._in_thread(draft.discard)
+            self._place.reached()
+        else:
+            assert draft is not None
+            await self._in_thread(draft.commit)
             self.status = "spooled"
         self.finalized = True
 
@@ -143,38 +181,60 @@ class Recording:
     async def fail(self, reason: str) -> None:
         """Finalizes as failed if that is possible. Never raises: the caller raises an error of its own."""
         try:
+            await self._abort_uploads()
             await self.finalize(status="failed", metadata={"failure_reason": reason})
         except Exception as problem:  # noqa: BLE001 - the caller raises the first one
             _log.warning("episode %s stays %s: %s", self.id, self.status, problem)
 
     # ------------------------------------------------------------------------------------ helpers
 
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await self._place.connection.runtime.in_thread(work)
+
+    def _begin_journal(
+        self, spool: Spool, files: Iterable[ArtifactFile], ending: dict[str, Any] | None
+    ) -> None:
+        try:
+            self._draft = spool.draft(
+                base_url=self._place.connection.base_url,
+                idempotency_key=self._key,
+                create=self._body,
+                files=files,
+                finalize=ending,
+            )
+        except (
+            StorageError
+        ) as error:  # a full disk must not stop a recording that the network can take
+            _log.warning(
+                "this episode is sent without a journal, and lost if that fails: %s", error
+            )
+        else:
+            self._journalled = set(self._draft.facts.files)
+
     async def _or_spooled(self, online: Callable[[], Awaitable[None]]) -> bool:
         """False when there is no network. From then on this episode is recorded into the spool."""
-        if self._draft is not None:
+        if self._offline:
             return False
         try:
             await online()
         except RollbookError as error:
-            if self._place.spool is None or not error.retryable:
+            if self._draft is None or not error.retryable:
                 raise
             self._place.connection.presumed_down = True
-            _log.warning("recording into %s: %s", self._place.spool.folder, error)
+            _log.warning("recording into %s: %s", self._draft.folder.parent, error)
         else:
             return True
-        self._draft = self._place.spool.draft(
-            base_url=self._place.connection.base_url,
-            idempotency_key=self._key,
-            create=self._body,
-            episode_id=self.id,
-        )
+        self._offline = True
         self.storage = "spool"
         return False
 
-    async def _spool_file(self, file: ArtifactFile) -> None:
-        assert self._draft is not None
-        added = await self._place.connection.runtime.in_thread(partial(self._draft.add, file))
-        self._uploaded[file.kind] = added
+    async def _abort_uploads(self) -> None:
+        """Has the server remove the parts of files that did not arrive. What it does not hear of it removes in time."""
+        assert self.id is not None or not self._begun
+        for kind, (upload_id, _) in self._begun.items():
+            if kind not in self._uploaded:
+                with suppress(RollbookError):
+                    await abort_upload(self._place.connection, self.id or "", upload_id)
 
     async def _upload(self, file: ArtifactFile, on_progress: OnProgress | None) -> Uploaded:
         if self.storage == "unconfigured":
@@ -184,12 +244,19 @@ class Recording:
         found = file.path.stat()
         identity = (str(file.path), found.st_ino, found.st_size, found.st_mtime_ns)
         begun = self._begun.get(file.kind)
+
+        def began(kind: ArtifactKind, upload_id: str) -> None:
+            self._begun[kind] = (upload_id, identity)
+            if self._draft is not None:
+                self._draft.note_upload(kind, upload_id)
+
         uploader = Uploader(
             self._place.connection,
             self.id,
             self.upload_urls,
             multipart_above=self._place.multipart_above,
-            began=lambda kind, upload_id: self._begun.update({kind: (upload_id, identity)}),
+            began=began,
+            patient=self._draft is None,
         )
         resume = begun[0] if begun is not None and begun[1] == identity else None
         return await uploader.upload(file, on_progress, resume)

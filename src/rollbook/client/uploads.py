@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -20,13 +20,23 @@ from rollbook.client.ingest import new_upload_urls
 from rollbook.client.runtime import Job
 from rollbook.contracts.episode import CONTENT_TYPES, ArtifactKind
 from rollbook.contracts.wire.uploads import UploadCompleted, UploadState, UploadUrl
-from rollbook.errors import APIError, ConfigurationError, NotFoundError, ServerError
+from rollbook.errors import (
+    APIError,
+    ConfigurationError,
+    ConflictError,
+    NotFoundError,
+    ServerError,
+)
 
 OnProgress: TypeAlias = "Callable[[ArtifactKind, int, int], None]"
 """Called with the kind, the bytes sent so far and the size of the file, possibly from another thread."""
 
+_log = logging.getLogger("rollbook.client")
+
 MULTIPART_ABOVE = 64 << 20
 PARTS_AT_ONCE = 4
+_BEGIN_AGAIN = 2
+"""How often an upload starts anew when the object store has lost its parts."""
 _NO_SUCH_ROUTE = (404, 405, 501)
 _MAY_HAVE_EXPIRED = (400, 401, 403, 410)
 """Statuses that object stores answer when a signed URL has expired."""
@@ -77,6 +87,9 @@ class _Watcher:
         self._sent = 0
         self._hasher = hashlib.sha256()
 
+    def check(self) -> None:
+        self._meter.add(0)
+
     def piece(self, piece: bytes) -> None:
         self._hasher.update(piece)
         self._sent += len(piece)
@@ -88,7 +101,11 @@ class _Watcher:
 
 
 class Uploader:
-    """Uploads into one episode. `began` gets the id of an upload in parts, with which it can be resumed later."""
+    """Uploads into one episode. `began` gets the id of an upload in parts, with which it can be resumed later.
+
+    An upload in parts is tried again for minutes, because it took minutes to get so far. With `patient`, an upload in a
+    single piece is too: its bytes are nowhere else.
+    """
 
     def __init__(
         self,
@@ -98,12 +115,14 @@ class Uploader:
         *,
         multipart_above: int = MULTIPART_ABOVE,
         began: Callable[[ArtifactKind, str], None] | None = None,
+        patient: bool = False,
     ) -> None:
         self._connection = connection
         self._episode_id = episode_id
         self._urls = urls
         self._multipart_above = multipart_above
         self._began = began
+        self._patient = patient
 
     async def upload(
         self, file: ArtifactFile, on_progress: OnProgress | None = None, resume: str | None = None
@@ -111,21 +130,36 @@ class Uploader:
         if file.kind not in self._urls:
             message = f"this episode was started without {file.kind}: name it in artifacts= when you start it"
             raise ConfigurationError(message=message)
-        if file.size > self._multipart_above:
-            if resume is not None:
-                with suppress(NotFoundError):  # the server has dropped it meanwhile: begin again
-                    path = f"{self._uploads_path}/{resume}"
-                    state = await _state(self._connection, file, path)
-                    return await self._in_parts(file, _Parts.of(path, state, file), on_progress)
-            parts = await self._begin(file)
-            if parts is not None:
+        if file.size <= self._multipart_above:
+            return await self._whole(file, on_progress)
+        resumed = None if resume is None else await self._resumed(file, resume)
+        parts = resumed or await self._begin(file)
+        if parts is None:
+            return await self._whole(file, on_progress)
+        for _ in range(_BEGIN_AGAIN):
+            try:
                 return await self._in_parts(file, parts, on_progress)
-        return await self._whole(file, on_progress)
+            except (NotFoundError, ConflictError) as error:
+                is_lost = isinstance(error, NotFoundError) or parts is resumed
+                again = await self._begin(file) if is_lost else None
+                if again is None:
+                    raise
+                parts = again
+                _log.warning("%s. Its parts are lost: all of them are sent again", error)
+        return await self._in_parts(file, parts, on_progress)
 
     async def _in_parts(
         self, file: ArtifactFile, parts: _Parts, on_progress: OnProgress | None
     ) -> Uploaded:
         return await _PartsUpload(self._connection, file, parts).run(on_progress)
+
+    async def _resumed(self, file: ArtifactFile, upload_id: str) -> _Parts | None:
+        """None when the server has dropped the upload meanwhile."""
+        path = f"{self._uploads_path}/{upload_id}"
+        try:
+            return _Parts.of(path, await _state(self._connection, file, path), file)
+        except NotFoundError:
+            return None
 
     async def _whole(self, file: ArtifactFile, on_progress: OnProgress | None) -> Uploaded:
         watcher = _Watcher(_Meter(file, on_progress))
@@ -142,7 +176,9 @@ class Uploader:
     async def _put(self, file: ArtifactFile, watcher: _Watcher) -> None:
         whole = FileSlice(file.path, 0, file.size, watcher)
         url, content_type = self._urls[file.kind].url, CONTENT_TYPES[file.kind]
-        await self._connection.put(f"upload {file.kind}", url, content_type, whole)
+        await self._connection.put(
+            f"upload {file.kind}", url, content_type, whole, patient=self._patient
+        )
 
     async def _remint(self, kind: ArtifactKind) -> bool:
         """False when the server has no such route, or refuses because the episode has ended."""
@@ -168,6 +204,7 @@ class Uploader:
                 answer=UploadState,
                 body={"kind": file.kind, "size": file.size},
                 safe_to_resend=True,  # the server drops an upload that nobody goes on with
+                patient=True,
             )
         except APIError as error:
             if error.status_code in _NO_SUCH_ROUTE:
@@ -179,7 +216,9 @@ class Uploader:
 
 
 async def _state(connection: Connection, file: ArtifactFile, path: str) -> UploadState:
-    return await connection.call(f"go on uploading {file.kind}", "GET", path, answer=UploadState)
+    return await connection.call(
+        f"go on uploading {file.kind}", "GET", path, answer=UploadState, patient=True
+    )
 
 
 @dataclass(slots=True)
@@ -257,6 +296,7 @@ class _PartsUpload:
             self._parts.urls[number],
             "application/octet-stream",
             part,
+            patient=True,
         )
 
     async def _complete(self) -> None:
@@ -269,4 +309,5 @@ class _PartsUpload:
             body={"parts": parts, "sha256": self._whole},
             slow=True,
             safe_to_resend=True,
+            patient=True,
         )

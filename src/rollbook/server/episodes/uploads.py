@@ -31,7 +31,6 @@ from rollbook.contracts.wire.uploads import (
 )
 from rollbook.errors import EpisodeArchived, UploadNotFound
 from rollbook.server.accounts.callers import caller_of
-from rollbook.server.blobs.interface import PartInfo
 from rollbook.server.context import Caller, ServerContext, base_url_of, context_of
 from rollbook.server.episodes.artifacts import (
     ArtifactCheck,
@@ -229,17 +228,8 @@ async def _state(context: ServerContext, base_url: str, upload: UploadRow) -> Up
     """The blob store knows which parts arrived: clients send them there directly."""
     ttl_s = context.settings.upload_ttl_s
     expected = _expected_parts(upload)
-    arrived: dict[int, PartInfo] = {}
-    if upload.completed_at_us is None:
-        try:
-            parts = await context.blobs.parts(upload.object_key, upload.store_id or "")
-            # a part of another size was cut short
-            arrived = {
-                part.number: part for part in parts if expected.get(part.number) == part.size
-            }
-        except UploadNotFound:
-            pass  # completed in the blob store but not noted: complete it again
-    missing = [number for number in expected if number not in arrived]
+    done = {} if upload.completed_at_us is not None else await _arrived(context, upload, expected)
+    missing = [number for number in expected if number not in done]
     urls = [
         PartUrl(number, await _part_url(context, base_url, upload, number, expected[number]))
         for number in missing[:_URLS_AT_ONCE]
@@ -252,10 +242,30 @@ async def _state(context: ServerContext, base_url: str, upload: UploadRow) -> Up
         part_size=upload.part_size,
         part_count=len(expected),
         parts=urls,
-        done=[PartDone(part.number, part.size) for part in arrived.values()],
+        done=[PartDone(number, size) for number, size in done.items()],
         expires_at=wire_time(context.clock() + ttl_s * 1_000_000),
         completed=upload.completed_at_us is not None,
     )
+
+
+async def _arrived(
+    context: ServerContext, upload: UploadRow, expected: dict[int, int]
+) -> dict[int, int]:
+    """The size of each part that has arrived whole. Raises UploadNotFound when the blob store has lost the upload."""
+    try:
+        parts = await context.blobs.parts(upload.object_key, upload.store_id or "")
+    except UploadNotFound:
+        if not await _is_joined(context, upload):
+            raise
+        return expected
+    # a part of another size was cut short
+    return {part.number: part.size for part in parts if expected.get(part.number) == part.size}
+
+
+async def _is_joined(context: ServerContext, upload: UploadRow) -> bool:
+    """Whether an earlier request joined the parts and died before it noted that. Completing compares the digests."""
+    info = await context.blobs.head(upload.object_key)
+    return info is not None and info.size == upload.size
 
 
 def _expected_parts(upload: UploadRow) -> dict[int, int]:
@@ -318,9 +328,7 @@ async def _join_parts(context: ServerContext, upload: UploadRow, body: CompleteU
             upload.object_key, store_id, [arrived[number] for number in expected]
         )
     except UploadNotFound:
-        # joined by an earlier request that did not finish
-        info = await blobs.head(upload.object_key)
-        if info is None or info.size != upload.size:
+        if not await _is_joined(context, upload):
             raise
 
 
