@@ -150,7 +150,7 @@ class Recording:
         complete = with_artifacts(body, self._uploaded, bytes_total)
         draft = self._draft
         if draft is not None:
-            await self._in_thread(partial(draft.end, complete))
+            await self._in_thread(partial(draft.end, with_artifacts(body, {}, bytes_total)))
 
         async def online() -> None:
             assert self.id is not None
@@ -164,7 +164,7 @@ class Recording:
             self._place.reached()
         else:
             assert draft is not None
-            await self._in_thread(draft.commit)
+            await self._in_thread(partial(draft.commit, complete))
             self.status = "spooled"
         self.finalized = True
 

@@ -89,9 +89,12 @@ class _Journal:
         self.progress = _read_progress(folder, facts)
 
     def note(self, progress: Progress) -> None:
+        """Without a sync, because a step that is repeated after a power cut does no harm."""
         self.progress = progress
-        with suppress(StorageError):  # on a full disk the delivery goes on, since it frees space
-            write_bytes(self.folder / "progress.json", json.dumps(asdict(progress)).encode())
+        temp = self.folder / ".progress"
+        with suppress(OSError):  # on a full disk the delivery goes on, since it frees space
+            temp.write_bytes(json.dumps(asdict(progress)).encode())
+            os.replace(temp, self.folder / "progress.json")
 
     def note_episode(self, episode_id: str) -> None:
         self.note(replace(self.progress, episode_id=episode_id))
@@ -295,14 +298,14 @@ class SpoolDraft(_Journal):
         return kept
 
     def end(self, finalize: dict[str, Any]) -> None:
-        """Notes how the episode ends, before the server is told."""
+        """Notes how the episode ends, before the server is told. Its progress has the digests of what has arrived."""
         if finalize != self.facts.finalize:
             self._write(finalize=finalize)
 
-    def commit(self) -> None:
+    def commit(self, finalize: dict[str, Any]) -> None:
         """Makes the entry appear, complete and on disk. After a crash it is there or not there, never half."""
         missing = {k: v for k, v in self.facts.files.items() if k not in self.progress.uploaded}
-        _commit(self, replace(self.facts, files=missing), self._entry)
+        _commit(self, replace(self.facts, files=missing, finalize=finalize), self._entry)
         self.close()
 
     def discard(self) -> None:
