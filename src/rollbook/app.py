@@ -53,6 +53,7 @@ from rollbook.server.http.responses import EXCEPTION_HANDLERS
 from rollbook.server.logs import Log, set_up_logs
 from rollbook.server.metrics import Metrics, NoMetrics, PrometheusMetrics, serve_metrics
 from rollbook.server.settings import Settings
+from rollbook.server.supervisor import stop_with_parent
 from rollbook.server.video.renditions import keep_making
 from rollbook.server.webhooks import routes as webhooks
 from rollbook.server.webhooks.delivery import keep_delivering
@@ -102,6 +103,7 @@ def _proxy_headers(settings: Settings) -> tuple[Middleware, ...]:
 
 def worker_app() -> Starlette:
     """The app of a worker process of `rollbook serve --workers`."""
+    stop_with_parent()
     given: dict[str, Any] = json.loads(os.environ[WORKER_SETTINGS])
     return create_app(Settings.load(Path(given.pop("data_dir")), **given))
 

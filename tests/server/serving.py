@@ -92,3 +92,11 @@ def children(pid: int) -> list[int]:
         return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
         return []
+
+
+def workers_of(server: Served) -> list[int]:
+    return [
+        pid
+        for pid in children(server.process.pid)
+        if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]

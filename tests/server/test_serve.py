@@ -22,7 +22,7 @@ import pytest
 
 from rollbook.cli.main import main
 from rollbook.server.settings import Settings
-from tests.server.serving import START_LIMIT_S, Served, children, serving
+from tests.server.serving import START_LIMIT_S, Served, serving, workers_of
 
 _CREATE = "/api/ingest/episode"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -167,14 +167,6 @@ def test_several_workers_share_a_port_and_their_metrics(tmp_path: Path) -> None:
         assert len(set(workers_of(server)) - {workers[0]}) == 2, "another takes its place"
         assert httpx.get(path, headers=server.headers).status_code == 200
         server.stop()
-
-
-def workers_of(server: Served) -> list[int]:
-    return [
-        pid
-        for pid in children(server.process.pid)
-        if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
 
 
 # ---------------------------------------------------------------------------------------- refusals

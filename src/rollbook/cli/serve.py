@@ -260,10 +260,11 @@ def _run(settings: Settings, listening: socket.socket) -> None:
 def _run_workers(settings: Settings, listening: socket.socket, options: dict[str, Any]) -> None:
     """Run worker processes, restart those that die, and add up their metrics."""
     import uvicorn
-    from uvicorn.supervisors import Multiprocess
 
     from rollbook.app import WORKER_SETTINGS
+    from rollbook.server.logs import set_up_logs
     from rollbook.server.metrics import of_all_workers, serve_metrics, share_between_workers
+    from rollbook.server.supervisor import Supervisor
 
     os.environ[WORKER_SETTINGS] = json.dumps(settings.portable())
     config = uvicorn.Config(
@@ -274,7 +275,12 @@ def _run_workers(settings: Settings, listening: socket.socket, options: dict[str
         if address is not None:
             share_between_workers(settings.data_dir / "metrics")
             stack.callback(serve_metrics(address, of_all_workers()))
-        Multiprocess(config, sockets=[listening]).run()
+        Supervisor(
+            config,
+            [listening],
+            log=set_up_logs(settings.log_level),
+            grace_s=settings.shutdown_grace_s,
+        ).run()
 
 
 # -------------------------------------------------------------------------------------- maintenance
