@@ -7,23 +7,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from msgspec import UNSET
 
 from rollbook.errors import ConfigurationError, DatabaseUnavailable
 from rollbook.server.db import migrate as migrate_module
-from rollbook.server.db.engine import Tenant
 from rollbook.server.db.migrate import HEAD, current_revision, migrate
-from rollbook.server.db.open import open_database, postgres_url
+from rollbook.server.db.open import postgres_url
 from rollbook.server.db.sqlite import make_private_file, sqlite_engine, sqlite_path
 from rollbook.server.db.tables import metadata
-from rollbook.server.queries import Scope
 from tests.server.postgres_cluster import PostgresCluster
-from tests.server.tenants import new_organisation
 
 REVISIONS = sorted(path.name[:4] for path in migrate_module._FOLDER.glob("versions/[0-9]*.py"))
 """In the order in which they are applied to an empty database."""
@@ -77,37 +73,6 @@ def test_the_newest_revision_is_the_one_named_in_the_code() -> None:
     from alembic.script import ScriptDirectory
 
     assert ScriptDirectory(str(migrate_module._FOLDER)).get_heads() == [HEAD]
-
-
-def test_a_database_of_the_first_release_keeps_its_rows_and_gets_the_new_tables(
-    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from alembic import command
-
-    upgrade = command.upgrade
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "upgrade", lambda config, _head: upgrade(config, "0001"))
-        assert migrate(empty_database_url) == ["0001"]
-    with closing(open_database(empty_database_url)) as database:
-        org = new_organisation(database)
-        database.write_now(
-            Tenant(org_id=org.org_id), lambda c: c.execute(_FIRST_EPISODE, {"org_id": org.org_id})
-        )
-    assert migrate(empty_database_url) == REVISIONS[1:]
-    with closing(open_database(empty_database_url)) as database:
-        kept = database.read_now(
-            Tenant(org_id=org.org_id), lambda c: Scope(c, org.org_id).episode("before")
-        )
-    assert kept is not None
-    assert (kept.name, kept.metadata, kept.created_at_us) == ("before", {"a": 1}, 7)
-    assert (kept.policy_revision_id, kept.policy_revision) == (None, UNSET)
-
-
-_FIRST_EPISODE = sa.text(
-    "INSERT INTO episodes (org_id, id, name, source, status, metadata, tags, created_at_us, updated_at_us) "
-    "VALUES (:org_id, 'before', 'before', 'sim', 'recording', '{\"a\": 1}', '[]', 7, 7)"
-)
-"""As the first release wrote it: the queries of this one name columns that it did not have."""
 
 
 def test_looking_at_the_revision_creates_nothing(tmp_path: Path) -> None:
