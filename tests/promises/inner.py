@@ -6,9 +6,11 @@ import contextlib
 import io
 import re
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 import msgspec
 import typer.main
 
+from rollbook.app import create_app
 from rollbook.cli.main import app, main
 from rollbook.contracts.evals import EvalResult
 from rollbook.contracts.gate import Gate
@@ -24,6 +27,7 @@ from rollbook.contracts.npz import read_npz, write_npz
 from rollbook.contracts.typed_metadata import plain_metadata
 from rollbook.generate.rollout.seeds import node_generator, rng_state_digest
 from rollbook.scoring import rollup
+from rollbook.server.http.openapi import LeanRoute
 from rollbook.server.settings import Settings
 from rollbook.store.records import (
     CandidateSamplingResult,
@@ -52,6 +56,7 @@ __all__ = [
     "TargetEvalCrop",
     "command_line",
     "command_tree",
+    "described_routes",
     "environment_names",
     "new_organisation",
     "node_generator",
@@ -154,3 +159,28 @@ def command_line(*arguments: object) -> tuple[int, str]:
         sys.argv = argv
     assert isinstance(code, int), err.getvalue()
     return code, out.getvalue()
+
+
+@cache
+def described_routes() -> list[tuple[str, str, dict[int | str, type]]]:
+    """Method, path, and the types of every route: of its answers by status, and of what it takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        routes = create_app(Settings.load(Path(folder))).routes
+    return [
+        (method, each.path, dict(_shapes(each)))
+        for each in routes
+        if isinstance(each, LeanRoute) and each.described is not None
+        for method in each.methods or ()
+    ]
+
+
+def _shapes(route: LeanRoute) -> Iterator[tuple[int | str, type]]:
+    by_name = {shape.__name__: shape for shape in route.shapes}
+    assert route.described is not None
+    contents = dict(route.described["responses"])
+    contents["takes"] = route.described["openapi_extra"].get("requestBody", {})
+    for which, described in contents.items():
+        schema = described.get("content", {}).get("application/json", {}).get("schema", {})
+        shape = by_name.get(str(schema.get("$ref", "")).rpartition("/")[2])
+        if shape is not None:
+            yield which, shape
