@@ -107,10 +107,7 @@ def test_everything_of_the_first_release_works_after_the_upgrade(
     settings = Settings.load(
         tmp_path / "data", database_url=old_database, reap_every_s=0, webhook_poll_s=0
     )
-    [stored] = [each for each in FIRST["tables"]["artifacts"] if each["status"] == "stored"]
-    path = settings.data_dir / "blobs" / "objects" / stored["object_key"]
-    path.parent.mkdir(parents=True)
-    path.write_bytes(CONTENT)
+    lay_blobs(settings.data_dir / "blobs")
 
     async def story() -> None:
         async with serving_in_process(settings) as client_for:
@@ -118,6 +115,18 @@ def test_everything_of_the_first_release_works_after_the_upgrade(
                 await look(client_for)
 
     asyncio.run(story())
+
+
+def lay_blobs(folder: Path) -> None:
+    """As the first release left them: one object, and one upload that has begun."""
+    upload = the_row("uploads")
+    files = {
+        folder / "objects" / the_row("artifacts", status="stored")["object_key"]: CONTENT,
+        folder / "uploads" / upload["store_id"] / "key": upload["object_key"].encode(),
+    }
+    for path, content in files.items():
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
 
 
 ClientFor = Callable[..., httpx.AsyncClient]

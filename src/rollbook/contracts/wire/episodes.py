@@ -104,14 +104,14 @@ class StoredArray(Struct, frozen=True):
     """The first length of the shape; null for a single value."""
 
 
-class ArtifactAnswer(Struct, frozen=True):
+class ArtifactAnswer(Struct, frozen=True, kw_only=True):
     kind: ArtifactKind
     size: int | None
     sha256: str | None
     content_type: str
     playable: bool | None
     """Whether a browser can play this video. Null for an artifact that is not a video."""
-    readable: bool | None
+    readable: bool | None = None
     """Whether these sensors or actions are an NPZ file whose arrays can be read. Null for a video, and for a file that
     was stored before servers inspected it."""
     detail: str | None
