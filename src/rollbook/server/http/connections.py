@@ -9,6 +9,7 @@ server is at work on all of them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import resource
 from dataclasses import dataclass
@@ -124,10 +125,18 @@ class Door:
 
 
 def _most_open_files() -> int:
-    """As many as the system allows this process; it begins with fewer."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return _MOST_CONNECTIONS + _OTHER_FILES if most == resource.RLIM_INFINITY else most
+    """As many as are needed, or as the system allows: a process begins with fewer than it may have."""
+    wanted = _MOST_CONNECTIONS + _OTHER_FILES
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY:
+        wanted = min(wanted, most)
+    if now != resource.RLIM_INFINITY and now < wanted:
+        # macOS says that there is no limit, and refuses more than its own
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+            return wanted
+        return now
+    return wanted
 
 
 def _has_room(connections: dict[ClientConnection, None], most: int) -> bool:
