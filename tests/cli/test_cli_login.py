@@ -39,9 +39,11 @@ class Result(NamedTuple):
         return json.loads(self.stdout)
 
 
-def rollbook(*arguments: object, out: io.StringIO | None = None) -> Result:
+def rollbook(
+    *arguments: object, out: io.StringIO | None = None, err: io.StringIO | None = None
+) -> Result:
     """The command in this process: what it prints and how it ends."""
-    out, err = out or io.StringIO(), io.StringIO()
+    out, err = out or io.StringIO(), err or io.StringIO()
     argv, sys.argv = sys.argv, ["rollbook", *map(str, arguments)]
     code: object = None
     try:
@@ -83,12 +85,17 @@ def signed_in(server: RunningServer) -> None:
 
 def decided(person: Person, decision: str, *arguments: object) -> Result:
     """Logs in while somebody at a browser reads the code and decides."""
-    out = io.StringIO()
+    return decided_about(person, decision, "login", *arguments)
+
+
+def decided_about(person: Person, decision: str, *command: object) -> Result:
+    out, err = io.StringIO(), io.StringIO()
 
     def decide() -> None:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
-            if found := re.search(r"^ +([A-Z0-9]{4}-[A-Z0-9]{4})$", out.getvalue(), re.MULTILINE):
+            printed = out.getvalue() + err.getvalue()
+            if found := re.search(r"^ +([A-Z0-9]{4}-[A-Z0-9]{4})$", printed, re.MULTILINE):
                 person.submit("/cli/auth", code=found[1], decision=decision)
                 return
             time.sleep(0.02)
@@ -96,7 +103,7 @@ def decided(person: Person, decision: str, *arguments: object) -> Result:
     browser = threading.Thread(target=decide)
     browser.start()
     try:
-        return rollbook("login", "--no-browser", *arguments, out=out)
+        return rollbook(*command, "--no-browser", out=out, err=err)
     finally:
         browser.join()
 
@@ -239,23 +246,54 @@ def test_the_environment_comes_before_the_profile(
 
 
 @pytest.mark.usefixtures("signed_in")
-def test_keys_are_made_listed_and_revoked(server: RunningServer) -> None:
-    made = rollbook("keys", "create", "--label", "arm 3", "--read-only", "--json").json
-    assert made["api_key"].startswith("rv_")
-    printed = rollbook("keys", "create")
+def test_a_key_is_made_when_a_person_approves_it(server: RunningServer, owner: Person) -> None:
+    printed = decided_about(owner, "approve", "keys", "create", "--label", "arm 3")
+    assert printed.returncode == 0, printed.stderr
     key = printed.stdout.strip()
-    assert re.fullmatch(r"rb_[0-9A-Za-z]{10}_[0-9A-Za-z_-]{43}", key)
+    assert re.fullmatch(r"ri_[0-9A-Za-z]{10}_[0-9A-Za-z_-]{43}", key), "it only records"
+    assert "with the scope ingest" in printed.stderr
+    made = decided_about(
+        owner, "approve", "keys", "create", "--scope", "write", "--label", "arm 4", "--json"
+    ).json
+    assert made["api_key"].startswith("rt_")
+    assert (made["key"]["scope"], made["key"]["label"]) == ("write", "arm 4")
+    reading = decided_about(owner, "approve", "keys", "create", "--read-only", "--json").json
+    assert reading["key"]["scope"] == "read"
+    denied = decided_about(owner, "deny", "keys", "create")
+    assert (denied.returncode, denied.stdout) == (1, "")
+    both = rollbook("keys", "create", "--read-only", "--scope", "admin")
+    assert both.returncode == 2
+
     listed = rollbook("keys", "list")
     assert "arm 3" in listed.stdout
+    assert "ingest" in listed.stdout
     assert key[:13] in listed.stdout
     assert key not in listed.stdout
     assert len(rollbook("keys", "list", "--json", "--limit", 1).json) == 1
-
-    ended = rollbook("keys", "revoke", key)
-    assert ended.stdout.strip() == f"revoked {key[:13]}"
     assert key not in server.log_path.read_text()
-    by_id = rollbook("keys", "revoke", made["key"]["key_id"], "--json").json
-    assert by_id["status"] == "revoked"
+
+
+def test_keys_are_revoked_with_a_login_that_may_administer(
+    server: RunningServer, owner: Person
+) -> None:
+    target = owner.call("POST", "/api/keys", json={"scope": "write"}).json()["api_key"]
+    write_profile(Profile(api_key=server.api_key, base_url=server.base_url))
+    refused = rollbook("keys", "revoke", target)
+    assert refused.returncode == 1
+    assert "somebody else's" in refused.stderr
+    result = decided(owner, "approve", "--base-url", server.base_url, "--force", "--scope", "admin")
+    assert result.returncode == 0, result.stderr
+    assert rollbook("whoami", "--json").json["scope"] == "admin"
+    with Client(api_key=target, base_url=server.base_url, verbose=False) as client:
+        client.start_episode(artifacts=())
+    ended = rollbook("keys", "revoke", target)
+    assert ended.stdout.splitlines() == [
+        f"revoked {target[:13]}",
+        "made with this key, and kept: 1 episodes",
+    ]
+    assert target not in server.log_path.read_text()
+    again = rollbook("keys", "revoke", target.split("_")[1], "--json").json
+    assert (again["status"], again["left"]) == ("revoked", None)
     unknown = rollbook("keys", "revoke", "rb_0123456789")
     assert unknown.returncode == 1
     assert "no such key" in unknown.stderr

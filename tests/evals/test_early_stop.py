@@ -86,14 +86,17 @@ def test_what_is_under_way_is_finished_and_delivered(lost: Campaign) -> None:
     assert lost.statuses(run).count("complete") == len(results)
 
 
-def test_nothing_ships_before_its_critical_scenarios_were_passed(lost: Campaign) -> None:
+def test_nothing_ships_before_its_critical_scenarios_were_passed(
+    lost: Campaign, campaign_server: RunningServer
+) -> None:
     made = promote(baseline_episode_id=lost.ids[14], severity="critical", client=lost.client)
     try:
         run = lost.run(gate=SEQUENTIAL)
         assert len(run_against(run, policy_callable=Counting)) == 20
         assert complete_run(run)["summary"]["decision"]["recommend"] == "ship"
     finally:
-        lost.client.call("delete it", "DELETE", f"/api/scenarios/{made['scenario_id']}")
+        with campaign_server.client(campaign_server.new_key("admin")) as admin:
+            admin.delete(f"/api/scenarios/{made['scenario_id']}").raise_for_status()
 
 
 def test_nothing_settled_means_all_baselines(lost: Campaign, won: Campaign) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from rollbook.contracts.wire.keys import KeyScope
 from tests.interop.public_client import robotrace
+from tests.server.running import new_key_beside
 from tests.server.serving import Served, serving
 
 
@@ -40,6 +42,10 @@ class Portal:
             "episodes"
         ]
         return found
+
+    def new_key(self, scope: KeyScope) -> str:
+        org_id = self.http.get("/api/whoami").json()["organisation"]["id"]
+        return new_key_beside(self.data_dir, org_id, scope)
 
 
 def portal_of(served: Served, data_dir: Path) -> Portal:

@@ -61,19 +61,19 @@ def test_401_is_an_auth_error(
 def test_401_also_for_a_key_that_was_revoked_a_moment_ago(
     portal: Portal, robotrace_client_of: MakeRobotraceClient
 ) -> None:
-    made = portal.http.post("/api/keys", json={"label": "short-lived"}).json()
-    client = robotrace_client_of(portal.base_url, made["api_key"])
+    key = portal.new_key("write")
+    client = robotrace_client_of(portal.base_url, key)
     episode = client.start_episode(artifacts=())
-    assert portal.http.delete(f"/api/keys/{made['key']['key_id']}").is_success
+    ends = {"Authorization": f"Bearer {key}"}
+    assert portal.http.post("/api/cli/auth/revoke", headers=ends).is_success
     with pytest.raises(robotrace.AuthError):
         episode.finalize()
     assert portal.episode(episode.id)["status"] == "recording"
 
 
 def test_403_is_a_plain_api_error(portal: Portal, robotrace_client_of: MakeRobotraceClient) -> None:
-    made = portal.http.post("/api/keys", json={"label": "looks", "role": "viewer"}).json()
     with pytest.raises(robotrace.APIError) as refused:
-        robotrace_client_of(portal.base_url, made["api_key"]).log_episode()
+        robotrace_client_of(portal.base_url, portal.new_key("read")).log_episode()
     assert type(refused.value) is robotrace.APIError
     assert refused.value.status_code == 403
     assert said(refused.value)["code"] == "forbidden"

@@ -159,5 +159,7 @@ def test_the_gate_from_promotion_to_pass(
     )
     assert recorded["status"] == "fail"
     assert not verify.check_gate(candidate_policy_version="v7", client=client)["passed"]
-    portal.http.delete(f"/api/scenarios/{promoted['scenario_id']}").raise_for_status()
+    by_admin = {"Authorization": f"Bearer {portal.new_key('admin')}"}
+    scenario = f"/api/scenarios/{promoted['scenario_id']}"
+    portal.http.delete(scenario, headers=by_admin).raise_for_status()
     assert verify.check_gate(candidate_policy_version="v7", client=client)["passed"]

@@ -15,7 +15,7 @@ from tests.server.shared_server import new_organisation
 
 @dataclass
 class Campaigner:
-    """Speaks with the key of an organisation of its own."""
+    """Speaks with a key of an organisation of its own, which may do everything that a key may."""
 
     server: RunningServer
     access: Access
@@ -78,4 +78,5 @@ class Campaigner:
 
 def campaigner(server: RunningServer, access: Access | None = None) -> Campaigner:
     access = access or new_organisation(server)
+    access = server.new_key("admin", access)
     return Campaigner(server, access, server.client(access))

@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import httpx
+
+from rollbook.contracts.wire.keys import KeyScope
 
 _START_LIMIT_S = 30.0
 _CHILD = """
@@ -63,6 +66,28 @@ class Access:
         return {"Authorization": f"Bearer {self.api_key}"}
 
 
+def new_key_beside(
+    data_dir: Path, org_id: str, scope: KeyScope, user_id: str | None = None, **settings: Any
+) -> str:
+    """Made in the database, beside the running server: over HTTP only people make keys."""
+    from rollbook.server.accounts.keys import PREFIX_OF_SCOPE, new_api_key
+    from rollbook.server.db.engine import Tenant
+    from rollbook.server.db.open import open_database
+    from rollbook.server.queries import Scope
+    from rollbook.server.settings import Settings
+
+    prefix = PREFIX_OF_SCOPE[scope]
+    key, key_id, secret_hash = new_api_key(prefix)
+    with closing(open_database(Settings.load(data_dir, **settings).database_url)) as database:
+        database.write_now(
+            Tenant(org_id=org_id),
+            lambda connection: Scope(connection, org_id).create_key(
+                key_id, secret_hash, prefix=prefix, created_by=user_id
+            ),
+        )
+    return key
+
+
 @dataclass
 class RunningServer:
     """`start` once; `kill` and `start` again keep the data folder and the port."""
@@ -100,6 +125,12 @@ class RunningServer:
         client = httpx.Client(base_url=self.base_url, headers=headers, timeout=120, **options)
         self.clients.append(client)
         return client
+
+    def new_key(self, scope: KeyScope, who: Access | None = None) -> Access:
+        """The same organisation with another key."""
+        access = who or self.first_org
+        key = new_key_beside(self.data_dir, access.org_id, scope, access.user_id, **self.overrides)
+        return replace(access, api_key=key)
 
     def close(self) -> None:
         for client in self.clients:

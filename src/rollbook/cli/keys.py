@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollbook.cli.login import ProfileName, call, connection_of
+from rollbook.cli.login import PendingLogin, ProfileName, Scope, call, connection_of
 from rollbook.cli.output import AsJson, print_json, print_limited
-from rollbook.errors import ConfigurationError
+from rollbook.errors import ConfigurationError, ServerError
+
+if TYPE_CHECKING:
+    from rollbook.contracts.wire.keys import Ended, KeyCreated, Left
 
 app = typer.Typer(
     help="Create, list and revoke API keys.", no_args_is_help=True, rich_markup_mode=None
@@ -20,25 +23,54 @@ def create(
     label: Annotated[
         str | None, typer.Option(help="Where the key is used, such as the name of a robot.")
     ] = None,
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="The key may read, but not write.")
-    ] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Same as --scope read.")] = False,
     profile: ProfileName = "default",
     as_json: AsJson = False,
+    scope: Annotated[
+        Scope | None,
+        typer.Option(
+            help="What the key may do. ingest: record episodes, and read those. read: read everything. write: record, "
+            "read and evaluate. admin: also change scenarios and webhooks, and delete what others recorded. "
+            "Default: ingest."
+        ),
+    ] = None,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the link without opening a browser.")
+    ] = False,
 ) -> None:
-    """Create an API key. The key is printed once and cannot be shown again."""
+    """Create an API key. You approve it in the browser. It is printed once and cannot be shown again."""
     import msgspec
 
-    from rollbook.contracts.wire.keys import KeyCreated
-
-    body = {"label": label, "role": "viewer" if read_only else "member"}
-    with connection_of(profile) as connection:
-        made = call(connection, "make a key", "POST", "/api/keys", KeyCreated, body)
+    made = _made(profile, label, _wanted_scope(scope, read_only), no_browser)
     if as_json:
         print_json(msgspec.to_builtins(made))
     else:
         typer.echo(made.api_key)
         typer.echo("Store the key in a safe place: it is not shown again.", err=True)
+
+
+def _wanted_scope(scope: Scope | None, read_only: bool) -> Scope:
+    if read_only and scope not in (None, Scope.READ):
+        raise ConfigurationError(message="--read-only means --scope read; give one of the two")
+    return scope or (Scope.READ if read_only else Scope.INGEST)
+
+
+def _made(profile: str, label: str | None, scope: Scope, no_browser: bool) -> KeyCreated:
+    """A device login for another machine: only a person can make a key."""
+    from rollbook.contracts.wire.keys import KeyCreated
+
+    with connection_of(profile) as connection:
+        waiting = PendingLogin.start(connection, scope=scope, label=label)
+        typer.echo(waiting.invitation(f"create a key with the scope {scope}"), err=True)
+        if not no_browser:
+            waiting.open_browser()
+        approved = waiting.approved()
+    if approved.api_key is None or approved.key is None:
+        message = (
+            "the server knows no scopes of keys; update it, and revoke the key that it just made"
+        )
+        raise ServerError(status_code=200, message=message)
+    return KeyCreated(approved.api_key, approved.key)
 
 
 @app.command("list")
@@ -61,7 +93,7 @@ def list_(
 
 _COLUMNS = {
     "key_prefix": "key",
-    "role": "role",
+    "scope": "scope",
     "created_at": "created",
     "last_used_at": "last used",
     "revoked_at": "revoked",
@@ -77,7 +109,10 @@ def revoke(
     profile: ProfileName = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a key. It stops working at once and cannot be restored."""
+    """Revoke a key and what it made. It stops working at once and cannot be restored.
+
+    A key of this machine can revoke itself. To revoke others, log in with --scope admin, or use the page of the server.
+    """
     import msgspec
 
     from rollbook.contracts.wire.keys import KeyRevoked
@@ -86,9 +121,23 @@ def revoke(
         path = f"/api/keys/{_id_in(key)}"
         ended = call(connection, "revoke the key", "DELETE", path, KeyRevoked)
     if as_json:
-        print_json(msgspec.structs.asdict(ended))
-    else:
-        typer.echo(f"revoked {ended.key_prefix}")
+        print_json(msgspec.to_builtins(ended))
+        return
+    typer.echo(f"revoked {ended.key_prefix}")
+    if ended.ended is not None:
+        _print_counts("also ended", ended.ended)
+    if ended.left is not None:
+        _print_counts("made with this key, and kept", ended.left)
+
+
+def _print_counts(heading: str, made: Ended | Left) -> None:
+    import msgspec
+
+    facts = msgspec.to_builtins(made).items()
+    counts = {name: len(each) if isinstance(each, list) else each for name, each in facts}
+    told = [f"{number} {name.replace('_', ' ')}" for name, number in counts.items() if number]
+    if told:
+        typer.echo(f"{heading}: {', '.join(told)}")
 
 
 def _id_in(text: str) -> str:

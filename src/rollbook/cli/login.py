@@ -10,6 +10,7 @@ import webbrowser
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -38,6 +39,16 @@ _LOGIN_LASTS_S = 600.0
 _POLL_EVERY_S = 2.0
 _LEAST_POLL_S, _MOST_POLL_S = 0.5, 60.0
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class Scope(StrEnum):
+    """What a key may do."""
+
+    INGEST = "ingest"
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+
 
 ProfileName = Annotated[str, typer.Option("--profile", help="Name of the stored login to use.")]
 
@@ -94,6 +105,10 @@ def login(
     force: Annotated[
         bool, typer.Option("--force", help="Log in again, even if this profile is logged in.")
     ] = False,
+    scope: Annotated[
+        Scope | None,
+        typer.Option(help="What the key may do. Default: write, or read if a viewer approves."),
+    ] = None,
 ) -> None:
     """Get an API key for this machine. You approve it in the browser; it is stored in ~/.rollbook/credentials."""
     from rollbook.client.credentials import Access, read_profile, write_profile
@@ -110,8 +125,10 @@ def login(
             err=True,
         )
     with connection_to(Access("", url)) as connection:
-        waiting = _Waiting.start(connection)
-        _show(waiting, url, no_browser)
+        waiting = PendingLogin.start(connection, scope=scope)
+        typer.echo(waiting.invitation(f"connect this machine to {url}"))
+        if not no_browser:
+            waiting.open_browser()
         approved = waiting.approved()
     path = write_profile(_profile(approved, url), profile)
     typer.echo(f"signed in as {approved.user_email or 'an unknown user'}; the key is in {path}")
@@ -131,13 +148,6 @@ def _server(given: str | None, stored: Profile | None) -> str:
     return url
 
 
-def _show(waiting: _Waiting, base_url: str, no_browser: bool) -> None:
-    typer.echo(f"To connect this machine to {base_url}, open\n\n  {waiting.link}\n")
-    typer.echo(f"and authorize it if the page shows this code:\n\n  {waiting.user_code}\n")
-    if not no_browser and urlsplit(waiting.link).scheme in ("http", "https"):
-        webbrowser.open(waiting.link)
-
-
 def _profile(approved: LoginPolled, base_url: str) -> Profile:
     from rollbook.client.credentials import Profile
 
@@ -154,7 +164,7 @@ def _profile(approved: LoginPolled, base_url: str) -> Profile:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class PendingLogin:
     """A login that was started and that a person has to approve."""
 
     connection: Connection
@@ -164,14 +174,28 @@ class _Waiting:
     every_s: float
 
     @classmethod
-    def start(cls, connection: Connection) -> _Waiting:
+    def start(
+        cls, connection: Connection, *, scope: Scope | None = None, label: str | None = None
+    ) -> PendingLogin:
+        """`scope` and `label` are those of the key that it asks for."""
         from rollbook.contracts.wire.keys import LoginStarted
 
-        body = {"user_agent": _user_agent(), "hostname": socket.gethostname() or None}
+        machine = {"user_agent": _user_agent(), "hostname": socket.gethostname() or None}
+        body = {**machine, "scope": scope, "label": label}
         started = _post(connection, "start", body, LoginStarted)
         link = started.verification_uri_complete
         every_s = _interval(started.interval, _POLL_EVERY_S)
         return cls(connection, started.device_code, started.user_code, link, every_s)
+
+    def invitation(self, purpose: str) -> str:
+        return (
+            f"To {purpose}, open\n\n  {self.link}\n\n"
+            f"and authorize it if the page shows this code:\n\n  {self.user_code}\n"
+        )
+
+    def open_browser(self) -> None:
+        if urlsplit(self.link).scheme in ("http", "https"):
+            webbrowser.open(self.link)
 
     def approved(self) -> LoginPolled:
         """Poll until the login is approved or refused. Network errors are retried."""
@@ -318,6 +342,7 @@ def whoami(profile: ProfileName = "default", as_json: AsJson = False) -> None:
         "organisation": None if who is None else who.organisation.name,
         "org_id": None if who is None else who.organisation.id,
         "role": None if who is None else who.role,
+        "scope": None if who is None or who.key is None else who.key.scope,
         "key_prefix": None if who is None or who.key is None else who.key.key_prefix,
         "user_email": None if stored is None else stored.user_email,
         "written_at": None if stored is None else stored.written_at,

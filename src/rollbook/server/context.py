@@ -32,7 +32,6 @@ T = TypeVar("T")
 ScopedWork: TypeAlias = "Callable[[Scope], T]"
 
 _MOST_KEYS = 10_000
-_MAY_NOT_WRITE = ("viewer",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +42,10 @@ class Caller:
     key_id: str | None = None
     user_id: str | None = None
     role: str = "member"
+    """The role of the person, or the scope of the key."""
+    may_write: bool = True
+    sees_only_own: bool = False
+    """Episodes that others recorded do not exist for this caller."""
 
     @property
     def tenant(self) -> Tenant:
@@ -83,12 +86,14 @@ class ServerContext:
 
     async def read(self, caller: Caller, work: ScopedWork[T]) -> T:
         with self._refused_without_key():
-            return await self.db.read(caller.tenant, self._scoped(caller.org_id, work))
+            return await self.db.read(caller.tenant, self._scoped_for(caller, work))
 
     async def write(self, caller: Caller, work: ScopedWork[T]) -> T:
-        check_may_write(caller)
+        """A second guard: the route has asked for the permission already."""
+        if not caller.may_write:
+            raise _may_not_write()
         with self._refused_without_key():
-            return await self.db.write(caller.tenant, self._scoped(caller.org_id, work))
+            return await self.db.write(caller.tenant, self._scoped_for(caller, work))
 
     async def read_for(self, org_id: str, work: ScopedWork[T]) -> T:
         """On the server's own behalf, for upkeep and background work."""
@@ -99,6 +104,10 @@ class ServerContext:
 
     def _scoped(self, org_id: str, work: ScopedWork[T]) -> Callable[[sa.Connection], T]:
         return lambda connection: work(Scope(connection, org_id, self.clock))
+
+    def _scoped_for(self, caller: Caller, work: ScopedWork[T]) -> Callable[[sa.Connection], T]:
+        only = caller.name if caller.sees_only_own else None
+        return lambda connection: work(Scope(connection, caller.org_id, self.clock, only))
 
     @contextmanager
     def _refused_without_key(self) -> Iterator[None]:
@@ -142,11 +151,11 @@ def unauthorized() -> Problem:
     return Problem(401, "unauthorized", text, headers={"WWW-Authenticate": "Bearer"})
 
 
-def check_may_write(caller: Caller) -> None:
-    """`write` checks this. A handler with much to do before its write checks it first."""
-    if caller.role in _MAY_NOT_WRITE:
-        text = "viewers and read-only keys may not change anything; ask an admin for another role or key"
-        raise Problem(403, "forbidden", text)
+def _may_not_write() -> Problem:
+    text = (
+        "viewers and read-only keys may not change anything; ask an admin for another role or key"
+    )
+    return Problem(403, "forbidden", text)
 
 
 # ---------------------------------------------------------------------------------------- addresses

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from rollbook.contracts.wire.keys import SCOPES
 from rollbook.server.accounts.keys import new_api_key
 from tests.server.fixtures import StartServer
 from tests.server.people import PASSWORD, House, Person, csrf_in, join, sqlite_house, web
@@ -45,9 +46,8 @@ def nobody(server: RunningServer) -> Iterator[httpx.Client]:
         yield client
 
 
-def new_key(server: RunningServer, **body: Any) -> tuple[str, dict[str, Any]]:
-    with with_key(server, server.api_key) as client:
-        answer = client.post("/api/keys", json=body)
+def new_key(owner: Person, **body: Any) -> tuple[str, dict[str, Any]]:
+    answer = owner.call("POST", "/api/keys", json=body)
     assert answer.status_code == 201, answer.text
     return answer.json()["api_key"], answer.json()["key"]
 
@@ -60,11 +60,10 @@ def with_key(server: RunningServer, key: str) -> httpx.Client:
 
 
 def test_every_way_to_have_no_key_gets_the_same_answer(
-    server: RunningServer, nobody: httpx.Client
+    server: RunningServer, owner: Person, nobody: httpx.Client
 ) -> None:
-    revoked, facts = new_key(server)
-    with with_key(server, server.api_key) as client:
-        assert client.delete(f"/api/keys/{facts['key_id']}").status_code == 200
+    revoked, facts = new_key(owner)
+    assert owner.call("DELETE", f"/api/keys/{facts['key_id']}").status_code == 200
     right = server.api_key
     wrong_secret = right[:-4] + ("aaaa" if right[-4:] != "aaaa" else "bbbb")
     attempts = [
@@ -112,12 +111,14 @@ def test_a_key_that_is_wrong_is_refused_whatever_cookie_comes_with_it(owner: Per
     assert answer.status_code == 401
 
 
-def test_a_new_key_is_shown_once_works_and_ends_at_once(server: RunningServer) -> None:
-    key, facts = new_key(server, label="arm 3")
+def test_a_new_key_is_shown_once_works_and_ends_at_once(
+    server: RunningServer, owner: Person
+) -> None:
+    key, facts = new_key(owner, label="arm 3", scope="write")
     assert key.startswith(f"rb_{facts['key_id']}_")
-    assert facts["label"] == "arm 3"
-    assert facts["role"] == "member"
-    with with_key(server, key) as client, with_key(server, server.api_key) as admin:
+    assert (facts["label"], facts["role"], facts["scope"]) == ("arm 3", "member", "write")
+    admin_key = server.new_key("admin").api_key
+    with with_key(server, key) as client, with_key(server, admin_key) as admin:
         assert client.post("/api/ingest/episode", json={}).status_code == 201
         listed = admin.get("/api/keys")
         assert key not in listed.text
@@ -130,15 +131,15 @@ def test_a_new_key_is_shown_once_works_and_ends_at_once(server: RunningServer) -
         assert client.get("/api/episodes").status_code == 401
 
         again = admin.delete(f"/api/keys/{facts['key_id']}").json()
-        assert again == ended
+        assert again["revoked_at"] == ended["revoked_at"]
         rows = {each["key_id"]: each for each in admin.get("/api/keys").json()["keys"]}
         assert rows[facts["key_id"]]["revoked_at"] == ended["revoked_at"]
 
 
-def test_a_read_only_key_reads_and_changes_nothing(server: RunningServer) -> None:
-    key, facts = new_key(server, role="viewer")
+def test_a_read_only_key_reads_and_changes_nothing(server: RunningServer, owner: Person) -> None:
+    key, facts = new_key(owner, role="viewer")
     assert key.startswith("rv_")
-    assert facts["role"] == "viewer"
+    assert (facts["role"], facts["scope"]) == ("viewer", "read")
     with with_key(server, server.api_key) as full:
         episode_id = full.post("/api/ingest/episode", json={}).json()["episode_id"]
     with with_key(server, key) as client:
@@ -152,16 +153,18 @@ def test_a_read_only_key_reads_and_changes_nothing(server: RunningServer) -> Non
             ("POST", f"/api/episodes/{episode_id}/archive", None),
             ("POST", "/api/keys", {}),
             ("POST", "/api/keys", {"role": "viewer"}),
-            ("DELETE", f"/api/keys/{facts['key_id']}", None),
+            ("DELETE", f"/api/keys/{server.api_key.split('_')[1]}", None),
         ):
             answer = client.request(method, path, json=body)
             assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), path
         assert client.get("/api/keys").status_code == 403
 
 
-def test_a_key_cannot_be_turned_into_one_that_may_do_more(server: RunningServer) -> None:
-    key, _ = new_key(server, role="viewer")
-    for prefix in ("rt", "rb"):
+def test_a_key_cannot_be_turned_into_one_that_may_do_more(
+    server: RunningServer, owner: Person
+) -> None:
+    key, _ = new_key(owner, role="viewer")
+    for prefix in ("rt", "rb", "ri", "ra"):
         with with_key(server, prefix + key[2:]) as client:
             assert client.get("/api/whoami").status_code == 401
 
@@ -185,16 +188,30 @@ def test_a_key_manages_no_people(server: RunningServer) -> None:
             assert "sign in" in answer.json()["error"]
 
 
-def test_a_key_that_was_made_with_a_key_belongs_to_the_same_person(server: RunningServer) -> None:
-    key, facts = new_key(server)
+def test_no_key_makes_a_key(server: RunningServer, owner: Person) -> None:
+    """Else whoever finds a key on a robot keeps access after it is revoked."""
+    before = owner.get("/api/keys").json()["keys"]
+    for scope in SCOPES:
+        with with_key(server, server.new_key(scope).api_key) as client:
+            for asked in SCOPES:
+                answer = client.post("/api/keys", json={"scope": asked})
+                assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+                assert "sign in as a person" in answer.json()["error"]
+    assert len(owner.get("/api/keys").json()["keys"]) == len(before) + len(SCOPES)
+
+
+def test_without_a_wish_a_key_only_records(server: RunningServer, owner: Person) -> None:
+    key, facts = new_key(owner)
+    assert key.startswith("ri_")
+    assert facts["scope"] == "ingest"
     assert facts["created_by"] == server.first_org.user_id
-    with with_key(server, key) as client:
-        made = client.post("/api/keys", json={}).json()["key"]
-    assert made["created_by"] == server.first_org.user_id
+    asked = {"scope": "admin", "role": "viewer"}
+    refused = owner.call("POST", "/api/keys", json=asked)
+    assert (refused.status_code, refused.json()["where"]) == (400, "$.scope")
 
 
-def test_the_last_use_of_a_key_is_noted(server: RunningServer) -> None:
-    key, facts = new_key(server)
+def test_the_last_use_of_a_key_is_noted(server: RunningServer, owner: Person) -> None:
+    key, facts = new_key(owner, scope="write")
     assert facts["last_used_at"] is None
     with with_key(server, key) as client:
         client.get("/api/whoami")
@@ -218,17 +235,17 @@ def test_the_last_use_of_a_key_is_noted(server: RunningServer) -> None:
         {"label": 7},
         {"role": "owner"},
         {"role": "admin"},
+        {"scope": "everything"},
         [],
         "text",
     ],
 )
-def test_a_key_that_makes_no_sense_is_not_made(server: RunningServer, body: object) -> None:
-    with with_key(server, server.api_key) as client:
-        before = client.get("/api/keys").json()
-        answer = client.post("/api/keys", json=body)
-        assert answer.status_code == 400
-        assert answer.json()["error"]
-        assert client.get("/api/keys").json()["keys"][0]["key_id"] == before["keys"][0]["key_id"]
+def test_a_key_that_makes_no_sense_is_not_made(owner: Person, body: object) -> None:
+    before = owner.get("/api/keys").json()
+    answer = owner.call("POST", "/api/keys", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+    assert owner.get("/api/keys").json()["keys"][0]["key_id"] == before["keys"][0]["key_id"]
 
 
 @pytest.mark.slow
@@ -430,7 +447,7 @@ def test_pages_load_nothing_from_elsewhere_and_run_nothing(
 
 
 def test_labels_are_shown_as_text(server: RunningServer, owner: Person) -> None:
-    page = owner.submit("/keys", label=HTML, role="viewer")
+    page = owner.submit("/keys", label=HTML, scope="read")
     assert page.status_code == 200
     assert "<script" not in page.text
     assert "<img" not in page.text
@@ -440,7 +457,7 @@ def test_labels_are_shown_as_text(server: RunningServer, owner: Person) -> None:
 def test_a_key_is_made_and_revoked_on_its_page(server: RunningServer, owner: Person) -> None:
     before = owner.get("/keys").text
     token = csrf_in(before)
-    page = owner.submit("/keys", token=token, label="from the page", role="member")
+    page = owner.submit("/keys", token=token, label="from the page", scope="write")
     found = page.text.split("<code>")[1].split("</code>")[0]
     with with_key(server, found) as client:
         assert client.post("/api/ingest/episode", json={}).status_code == 201
@@ -449,7 +466,7 @@ def test_a_key_is_made_and_revoked_on_its_page(server: RunningServer, owner: Per
         gone = owner.submit(f"/keys/{key_id}/revoke", token=token)
         assert (gone.status_code, gone.headers["location"]) == (303, "/keys")
         assert client.post("/api/ingest/episode", json={}).status_code == 401
-    assert owner.submit("/keys", role="owner").status_code == 400
+    assert owner.submit("/keys", scope="owner").status_code == 400
 
 
 def test_pages_ask_who_is_there_and_come_back(nobody: httpx.Client) -> None:

@@ -16,11 +16,13 @@ from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
 from rollbook.server.accounts.device_login import new_user_code, normal_code
 from rollbook.server.db.engine import NOBODY
 from rollbook.server.db.open import open_database
 from rollbook.server.db.tables import device_logins
+from rollbook.server.queries import device_login_by_user_code
 from rollbook.server.settings import Settings
 from tests.server.people import House, Person, house, join, web
 from tests.server.running import RunningServer
@@ -67,10 +69,14 @@ def let_expire(server: RunningServer, login: dict[str, Any]) -> None:
     """As if ten minutes had passed."""
     database = open_database(Settings.load(server.data_dir, **server.overrides).database_url)
     statement = device_logins.update().where(device_logins.c.user_code == login["user_code"])
+
+    def expire(connection: sa.Connection) -> None:
+        # names the row, as every transaction without a tenant has to
+        assert device_login_by_user_code(connection, login["user_code"]) is not None
+        assert connection.execute(statement.values(expires_at_us=1)).rowcount == 1
+
     try:
-        database.write_now(
-            NOBODY, lambda connection: connection.execute(statement.values(expires_at_us=1))
-        )
+        database.write_now(NOBODY, expire)
     finally:
         database.close()
 
@@ -112,7 +118,9 @@ def test_an_approved_login_gives_a_key_once(
         "base_url": server.base_url,
         "client_id": server.org_id,
         "user_email": server.first_org.email,
+        "key": answer["key"],
     }
+    assert (answer["key"]["scope"], answer["key"]["label"]) == ("write", "login on robot-7")
     assert re.fullmatch(r"rt_[0-9A-Za-z]{10}_[0-9A-Za-z_-]{43}", answer["api_key"])
     headers = {"Authorization": f"Bearer {answer['api_key']}"}
     assert machine.post("/api/ingest/episode", json={}, headers=headers).status_code == 201
@@ -179,6 +187,8 @@ def test_the_key_revokes_itself(
         "key_id": key.split("_")[1],
         "key_prefix": key[:13],
         "revoked_at": body["revoked_at"],
+        "ended": {"keys": [], "webhooks": []},
+        "left": {"episodes": 0, "eval_runs": 0, "scenarios": 0, "open_uploads": 0},
     }
     assert machine.post("/api/cli/auth/revoke", headers=headers).status_code == 401
     assert machine.get("/api/episodes", headers=headers).status_code == 401
@@ -264,7 +274,7 @@ def test_a_viewer_connects_a_device_that_only_reads(
 ) -> None:
     person = join(server, owner, f"viewer-{next(_numbers)}@example.com", "viewer")
     login = start(machine)
-    assert "read only" in person.get("/cli/auth", params={"code": login["user_code"]}).text
+    assert "read everything" in person.get("/cli/auth", params={"code": login["user_code"]}).text
     decide(person, login, "approve")
     key = poll(machine, login).json()["api_key"]
     assert key.startswith("rv_")

@@ -16,12 +16,14 @@ from starlette.requests import Request
 
 from rollbook.server.accounts.callers import caller_of
 from rollbook.server.accounts.keys import (
-    KEY_ROLES,
+    KEY_SCOPES,
+    PREFIX_OF_SCOPE,
     hash_of,
     matches,
     new_api_key,
     parse_api_key,
-    role_of_key,
+    role_of_scope,
+    scope_of_key,
     shown_prefix,
 )
 from rollbook.server.bootstrap import bootstrap
@@ -34,7 +36,7 @@ from tests.server.episodes.test_upkeep import Server
 _SECRET = "Ab-_" * 10 + "xyz"
 
 
-@pytest.mark.parametrize("prefix", KEY_ROLES)
+@pytest.mark.parametrize("prefix", KEY_SCOPES)
 def test_a_new_key_is_its_prefix_a_public_id_and_a_secret(prefix: str) -> None:
     full, key_id, stored = new_api_key(prefix)
     assert re.fullmatch(rf"{prefix}_[0-9A-Za-z]{{10}}_[0-9A-Za-z_-]{{43}}", full)
@@ -54,7 +56,7 @@ def test_no_two_keys_are_alike() -> None:
 
 
 def test_a_prefix_that_is_not_ours_is_refused() -> None:
-    with pytest.raises(ValueError, match="rt, rb, rv"):
+    with pytest.raises(ValueError, match="rt, rb, ri, rv, ra"):
         new_api_key("sk")
 
 
@@ -108,9 +110,23 @@ def test_nothing_matches_a_key_that_is_not_there() -> None:
 
 
 def test_what_a_key_may_do_stands_in_its_first_letters() -> None:
-    roles = {prefix: role_of_key(prefix) for prefix in ("rt", "rb", "rv")}
-    assert roles == {"rt": "member", "rb": "member", "rv": "viewer"}
-    assert role_of_key("later") == "viewer"
+    scopes = {prefix: scope_of_key(prefix) for prefix in ("rt", "rb", "ri", "rv", "ra", "later")}
+    assert scopes == {
+        "rt": "write",
+        "rb": "write",
+        "ri": "ingest",
+        "rv": "read",
+        "ra": "admin",
+        "later": "read",
+    }
+
+
+def test_every_scope_has_a_prefix_of_its_own_and_the_role_that_older_clients_know() -> None:
+    for scope, prefix in PREFIX_OF_SCOPE.items():
+        assert scope_of_key(prefix) == scope
+        assert new_api_key(prefix)[0].startswith(f"{prefix}_")
+    roles = {scope: role_of_scope(scope) for scope in PREFIX_OF_SCOPE}
+    assert roles == {"ingest": "member", "read": "viewer", "write": "member", "admin": "member"}
 
 
 def test_what_is_shown_of_a_key_is_not_its_secret() -> None:
@@ -144,7 +160,7 @@ def test_a_wrong_secret_is_looked_up_whether_the_key_is_known_or_not(
         scope = {"type": "http", "method": "GET", "path": "/api/keys", "headers": headers}
         with pytest.MonkeyPatch.context() as patch, suppress(Problem):
             patch.setattr(context.db, "read", counted)
-            await caller_of(Request({**scope, "app": app, "query_string": b""}))
+            await caller_of(Request({**scope, "app": app, "query_string": b""}), "see_itself")
         return len(looked_up) - before
 
     async def reads(context: ServerContext) -> list[int]:

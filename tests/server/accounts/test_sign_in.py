@@ -14,9 +14,8 @@ import pytest
 from rollbook.server.accounts.invitations import MOST_OPEN_INVITATIONS
 from rollbook.server.accounts.manage_keys import MOST_LIVE_KEYS
 from rollbook.server.accounts.passwords import checked_password
-from rollbook.server.accounts.roles import ACTIONS, KEYS_MAY, PEOPLE_MAY, Action, may, require
+from rollbook.server.accounts.roles import PEOPLE_MAY, Action
 from rollbook.server.bootstrap import Bootstrapped, bootstrap
-from rollbook.server.context import Caller
 from rollbook.server.db.columns import now_us
 from rollbook.server.db.engine import Tenant
 from rollbook.server.db.open import open_database
@@ -392,36 +391,6 @@ def test_keys_and_invitations_do_not_pile_up_without_end(server: RunningServer) 
 
 # ----------------------------------------------------------------------------------------------- roles
 
-_EXPECTED: dict[Action, tuple[str, str]] = {
-    "read": ("owner admin member viewer", "member viewer"),
-    "record": ("owner admin member", "member"),
-    "keep_own_keys": ("owner admin member viewer", "member"),
-    "see_all_keys": ("owner admin member", "member"),
-    "revoke_any_key": ("owner admin", ""),
-    "see_members": ("owner admin member viewer", ""),
-    "invite": ("owner admin", ""),
-    "change_roles": ("owner admin", ""),
-    "remove_members": ("owner admin", ""),
-    "see_audit_log": ("owner admin", ""),
-    "manage_webhooks": ("owner admin", ""),
-}
-
-
-@pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("role", ROLES)
-def test_the_table_of_roles_says_what_we_want(action: Action, role: str) -> None:
-    assert set(PEOPLE_MAY) == set(KEYS_MAY) == set(ACTIONS) == set(_EXPECTED)
-    people, keys = (text.split() for text in _EXPECTED[action])
-    person = Caller(org_id="o", user_id="u", role=role)
-    key = Caller(org_id="o", key_id="k", role=role)
-    assert may(person, action) is (role in people)
-    assert may(key, action) is (role in keys)
-    for caller in (person, key):
-        if not may(caller, action):
-            with pytest.raises(Problem) as refused:
-                require(caller, action)
-            assert (refused.value.status, refused.value.code) == (403, "forbidden")
-
 
 @pytest.fixture(scope="module")
 def cast(server: RunningServer, owner: Person) -> Iterator[dict[str, Person]]:
@@ -444,8 +413,8 @@ def test_what_a_role_may_do_is_what_the_server_lets_it_do(
     tried: list[tuple[Action, str, str, object]] = [
         ("read", "GET", "/api/episodes", None),
         ("record", "POST", "/api/ingest/episode", {}),
-        ("keep_own_keys", "GET", "/api/keys", None),
-        ("keep_own_keys", "POST", "/api/keys", {"role": "viewer"}),
+        ("see_own_keys", "GET", "/api/keys", None),
+        ("make_keys", "POST", "/api/keys", {"role": "viewer"}),
         ("record", "POST", "/api/keys", {"role": "member"}),
         ("see_members", "GET", "/api/members", None),
         ("invite", "POST", "/api/invitations", {"email": new_email()}),
@@ -478,7 +447,7 @@ def test_a_viewer_keeps_keys_that_only_look(cast: dict[str, Person], server: Run
     assert made["key"]["role"] == "viewer"
     listed = viewer.get("/api/keys").json()["keys"]
     assert {each["created_by"] for each in listed} == {user_id_of(viewer)}
-    assert "record and read" not in viewer.get("/keys").text
+    assert ">write:" not in viewer.get("/keys").text
     assert viewer.call("DELETE", f"/api/keys/{made['key']['key_id']}").status_code == 200
     first = server.api_key.split("_")[1]
     assert viewer.call("DELETE", f"/api/keys/{first}").status_code == 403
@@ -551,7 +520,7 @@ def test_anyone_may_leave(server: RunningServer, owner: Person) -> None:
 
 def _status(server: RunningServer, key: str) -> int:
     with web(server, Authorization=f"Bearer {key}") as client:
-        return client.get("/api/episodes").status_code
+        return client.get("/api/whoami").status_code
 
 
 # --------------------------------------------------------------------------------------------- the log

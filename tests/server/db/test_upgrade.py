@@ -215,7 +215,9 @@ async def a_recording_goes_on(client_for: ClientFor) -> None:
 async def keys_keep_their_rights(client_for: ClientFor) -> None:
     async with client_for("minted_key") as client:
         await answered(client.post("/api/ingest/episode", json={"name": "by a robot"}), 201)
+        assert (await answered(client.get("/api/whoami")))["key"]["scope"] == "write"
     async with client_for("read_only_key") as client:
+        assert (await answered(client.get("/api/whoami")))["key"]["scope"] == "read"
         await answered(client.get("/api/episodes"))
         await answered(client.post("/api/ingest/episode", json={}), 403)
     async with client_for("revoked_key") as client:

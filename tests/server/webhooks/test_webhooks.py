@@ -479,11 +479,11 @@ def test_a_secret_is_shown_once_and_kept_nowhere(owner: Owner, receiver: Receive
     assert hook["secret"] not in str(noted)
 
 
-def test_a_key_may_not_manage_webhooks(owner: Owner) -> None:
-    team = owner.team
-    body = {"url": "https://example.com", "events": ["eval_run.completed"]}
-    assert team.refused("/api/webhooks", body) == (403, "forbidden")
-    assert team.refused("/api/webhooks", method="GET") == (403, "forbidden")
+def test_a_robot_key_may_not_manage_webhooks(owner: Owner) -> None:
+    team, body = owner.team, {"url": "https://example.com", "events": ["eval_run.completed"]}
+    with team.server.client(team.server.new_key("write", team.access)) as robot:
+        for answer in (robot.post("/api/webhooks", json=body), robot.get("/api/webhooks")):
+            assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
 
 
 def test_a_deleted_webhook_is_told_nothing_more(owner: Owner, receiver: Receiver) -> None:

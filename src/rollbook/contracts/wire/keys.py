@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from msgspec import Meta, Struct
 
 Label: TypeAlias = Annotated[str, Meta(max_length=200)]
+KeyScope: TypeAlias = Literal["ingest", "read", "write", "admin"]
+"""What a key may do. `ingest` records episodes and reads back those that it recorded; `read` reads everything;
+`write` does both, and sends eval runs and their results; `admin` also changes scenarios and webhooks, and deletes what
+others recorded."""
+SCOPES: tuple[KeyScope, ...] = get_args(KeyScope)
 DeviceText: TypeAlias = Annotated[str, Meta(max_length=1000)]
 
 
 class CreateKey(Struct, frozen=True, kw_only=True):
     label: Label | None = None
     """Where the key is used, so that people can tell keys apart."""
+    scope: KeyScope | None = None
+    """None: what `role` says; without a role `ingest`, and `read` for the key of a viewer."""
     role: Literal["member", "viewer"] | None = None
-    """`viewer` only reads. None: the highest role that the caller may give."""
+    """The older name of the scopes `write` and `read`."""
 
 
 class KeySummary(Struct, frozen=True):
     key_id: str
     key_prefix: str
     label: str | None
+    scope: KeyScope | None = None
+    """None: a server that knows no scopes."""
 
 
 class KeyAnswer(Struct, frozen=True):
@@ -28,11 +37,15 @@ class KeyAnswer(Struct, frozen=True):
     key_prefix: str
     label: str | None
     role: str
+    """`viewer` for the scope `read`, else `member`."""
     created_by: str | None
+    """Id of the person to whom the key belongs."""
     created_at: str
     last_used_at: str | None
     """To the minute."""
     revoked_at: str | None
+    scope: KeyScope | None = None
+    """None: a server that knows no scopes."""
 
 
 class KeyCreated(Struct, frozen=True):
@@ -45,11 +58,27 @@ class KeyList(Struct, frozen=True):
     keys: list[KeyAnswer]
 
 
+class Ended(Struct, frozen=True):
+    keys: list[str]
+    webhooks: list[str]
+
+
+class Left(Struct, frozen=True):
+    episodes: int
+    eval_runs: int
+    scenarios: int
+    open_uploads: int
+
+
 class KeyRevoked(Struct, frozen=True):
     key_id: str
     key_prefix: str
     revoked_at: str
     status: Literal["revoked"] = "revoked"
+    ended: Ended | None = None
+    """What the key had made and what ended with it. None when it was revoked before."""
+    left: Left | None = None
+    """What the key had made and what stays, for people to look at."""
 
 
 # -------------------------------------------------------------------------------------- device login
@@ -60,6 +89,10 @@ class StartLogin(Struct, frozen=True, kw_only=True):
 
     user_agent: DeviceText | None = None
     hostname: DeviceText | None = None
+    scope: KeyScope | None = None
+    """What the key is to be allowed. None: `write`, and `read` where a viewer approves."""
+    label: Label | None = None
+    """None: the name of the machine."""
 
 
 class LoginStarted(Struct, frozen=True):
@@ -85,6 +118,7 @@ class LoginPolled(Struct, frozen=True, omit_defaults=True):
     client_id: str | None = None
     """Id of the organisation."""
     user_email: str | None = None
+    key: KeyAnswer | None = None
 
 
 class LoginOver(Struct, frozen=True):

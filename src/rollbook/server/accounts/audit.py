@@ -11,7 +11,6 @@ from starlette.responses import Response
 from rollbook.contracts.wire.accounts import AuditEvent, AuditLog
 from rollbook.errors import RollbookError
 from rollbook.server.accounts.callers import caller_of
-from rollbook.server.accounts.roles import require
 from rollbook.server.context import Caller, ServerContext, context_of
 from rollbook.server.db.engine import Tenant
 from rollbook.server.http.limits import address_of
@@ -26,8 +25,7 @@ _under_way: set[asyncio.Task[None]] = set()
 
 
 async def list_audit_log(request: Request) -> Response:
-    context, caller = context_of(request), await caller_of(request)
-    require(caller, "see_audit_log")
+    context, caller = context_of(request), await caller_of(request, "see_audit_log")
     limit = _whole(request, "limit", _DEFAULT_LISTED)
     if not 1 <= limit <= MOST_LISTED:
         text = f"limit: expected a whole number from 1 to {MOST_LISTED}"
@@ -53,7 +51,7 @@ def _whole(request: Request, name: str, otherwise: int) -> int:
 
 
 def note(
-    scope: Scope, request: Request, caller: Caller, event: str, subject: str, **detail: object
+    scope: Scope, request: Request, caller: Caller, event: str, subject: str, /, **detail: object
 ) -> None:
     """Written in the transaction of the change, so the log and the data always agree."""
     scope.audit(event, actor=caller.name, subject=subject, detail=detail, ip=address_of(request))

@@ -7,7 +7,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from rollbook.server.accounts.keys import matches, parse_api_key, role_of_key
+from rollbook.server.accounts.keys import matches, parse_api_key, scope_of_key
+from rollbook.server.accounts.roles import Action, machine, require
 from rollbook.server.accounts.sessions import session_caller
 from rollbook.server.context import Caller, ServerContext, context_of, unauthorized
 from rollbook.server.db.engine import Tenant
@@ -16,9 +17,12 @@ from rollbook.server.queries import KeyRow, key_by_id, needs_touch, touch_key
 _KEY_HEADERS = ("x-rollbook-key", "x-robotrace-key")
 
 
-async def caller_of(request: Request) -> Caller:
-    """The API key or the person that sends the request. The handler then uses `context.read` or `context.write`, which
-    check the key again in their own transaction. Without that a key that was just revoked would pass."""
+async def caller_of(request: Request, action: Action) -> Caller:
+    """The API key or the person that sends the request, and that may do this. It is the first thing that a route asks:
+    nothing is read, looked up or changed for a caller who may not.
+
+    The handler then uses `context.read` or `context.write`, which check the key again in their own transaction. Without
+    that a key that was just revoked would pass."""
     context = context_of(request)
     caller = await _caller_by_key(context, request)
     if caller is None:
@@ -27,6 +31,7 @@ async def caller_of(request: Request) -> Caller:
         raise unauthorized()
     request.state.caller = caller
     context.limits.spend(request, caller.name)
+    require(caller, action)
     return caller
 
 
@@ -50,7 +55,7 @@ async def _caller_by_key(context: ServerContext, request: Request) -> Caller | N
     if key is None or not same or key.revoked_at_us is not None:
         raise unauthorized()
     _note_use(context, key)
-    return Caller(org_id=key.org_id, key_id=key_id, role=role_of_key(key.prefix))
+    return machine(key.org_id, key_id, scope_of_key(key.prefix))
 
 
 def _sent_key(request: Request) -> str | None:

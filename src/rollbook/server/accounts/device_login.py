@@ -29,8 +29,8 @@ from rollbook.contracts.wire.keys import (
 )
 from rollbook.errors import AlreadyTaken
 from rollbook.server.accounts.callers import caller_of
-from rollbook.server.accounts.keys import PREFIX_OF_ROLE, hash_of
-from rollbook.server.accounts.manage_keys import add_key, revoke, revoked_answer
+from rollbook.server.accounts.keys import PREFIX_OF_SCOPE, hash_of
+from rollbook.server.accounts.manage_keys import SCOPE_TEXTS, add_key, key_answer, revoke
 from rollbook.server.accounts.pages import (
     MessagePage,
     Page,
@@ -39,10 +39,10 @@ from rollbook.server.accounts.pages import (
     render,
     signed_in_form,
 )
-from rollbook.server.accounts.roles import key_role
+from rollbook.server.accounts.roles import MAY_GIVE, login_scope, person, require_gift
 from rollbook.server.accounts.sessions import Session
 from rollbook.server.accounts.sign_in import BODY_LIMIT, memberships_of
-from rollbook.server.context import Caller, base_url_of, context_of, unauthorized
+from rollbook.server.context import base_url_of, context_of, unauthorized
 from rollbook.server.db.engine import NOBODY, Tenant
 from rollbook.server.http.limits import address_of, network_of
 from rollbook.server.http.openapi import LeanRoute, route
@@ -50,7 +50,6 @@ from rollbook.server.http.requests import json_body
 from rollbook.server.http.responses import Problem, json_response, not_found
 from rollbook.server.queries import (
     DeviceLoginRow,
-    KeyRow,
     MembershipRow,
     Scope,
     consume_device_login,
@@ -86,7 +85,8 @@ class ApprovalPage(Page):
     title: ClassVar[str] = "Connect a device"
     session: Session
     login: DeviceLoginRow
-    organisations: list[MembershipRow]
+    organisations: list[tuple[MembershipRow, str]]
+    """Each with what the key may do there, in words."""
 
 
 # ----------------------------------------------------------------------------------- the command line
@@ -108,6 +108,8 @@ async def start_login(request: Request) -> Response:
             hostname=_without_invisible(sent.hostname),
             user_agent=_without_invisible(user_agent),
             ip=address_of(request),
+            scope=sent.scope,
+            label=_without_invisible(sent.label),
         )
 
     login = await _first_free(lambda: context.db.write(NOBODY, start))
@@ -182,20 +184,27 @@ async def _deliver(
         member = scope.member(user_id)
         if member is None:
             return "denied", None
-        approver = Caller(org_id=org_id, user_id=user_id, role=member.role)
-        role = key_role(member.role)
+        held = login.scope or login_scope(member.role)
+        if member.role not in MAY_GIVE[held]:  # they have another role since they approved
+            return "denied", None
         full, key = add_key(
             scope,
             request,
-            approver,
-            prefix=_PUBLIC_PREFIX if role == "member" else PREFIX_OF_ROLE[role],
-            label=f"login on {login.hostname or 'a device'}"[:_LONGEST_SHOWN],
+            person(org_id, user_id, member.role),
+            prefix=_PUBLIC_PREFIX if held == "write" else PREFIX_OF_SCOPE[held],
+            label=login.label or f"login on {login.hostname or 'a device'}"[:_LONGEST_SHOWN],
             created_by=user_id,
         )
         at_us = context.clock()
         if consume_device_login(connection, code_hash, key_id=key.key_id, at_us=at_us) is None:
             raise _Consumed
-        answer = LoginPolled("approved", api_key=full, client_id=org_id, user_email=member.email)
+        answer = LoginPolled(
+            "approved",
+            api_key=full,
+            client_id=org_id,
+            user_email=member.email,
+            key=key_answer(key),
+        )
         return "approved", answer
 
     try:
@@ -214,19 +223,18 @@ def _polled(answer: LoginPolled) -> Response:
 
 async def revoke_login(request: Request) -> Response:
     """The key that sends the request revokes itself; no role is needed."""
-    context, caller = context_of(request), await caller_of(request)
+    context, caller = context_of(request), await caller_of(request, "see_itself")
     key_id = caller.key_id
     if key_id is None:
         raise unauthorized()
 
-    def drop(scope: Scope) -> KeyRow:
+    def drop(scope: Scope) -> KeyRevoked:
         key = scope.key(key_id)
         if key is None or key.revoked_at_us is not None:
             raise unauthorized()
         return revoke(scope, request, caller, key)
 
-    row = await context.write_for(caller.org_id, drop)
-    return json_response(revoked_answer(row))
+    return json_response(await context.write_for(caller.org_id, drop))
 
 
 # --------------------------------------------------------------------------------------- the browser
@@ -240,7 +248,8 @@ async def approval_page(request: Request) -> Response:
     login = await _pending(request, session, code)
     if login is None:
         return render(CodePage(session=session, problem=_NOT_PENDING), 404)
-    organisations = await memberships_of(request, session.member.user_id)
+    theirs = await memberships_of(request, session.member.user_id)
+    organisations = [(each, SCOPE_TEXTS[login.scope or login_scope(each.role)]) for each in theirs]
     return render(ApprovalPage(session=session, login=login, organisations=organisations))
 
 
@@ -250,12 +259,15 @@ async def decide_by_form(request: Request) -> Response:
     if decision not in ("approve", "deny"):
         raise Problem(400, "invalid_value", "decision: expected approve or deny")
     org_id = sent.get("org_id", session.organisation.id)
-    if org_id not in {
-        each.org_id for each in await memberships_of(request, session.member.user_id)
-    }:
+    theirs = await memberships_of(request, session.member.user_id)
+    role = next((each.role for each in theirs if each.org_id == org_id), None)
+    if role is None:
         raise not_found("organisation")
-    if await _pending(request, session, code) is None:
+    login = await _pending(request, session, code)
+    if login is None:
         return render(CodePage(session=session, problem=_NOT_PENDING), 404)
+    if decision == "approve":
+        require_gift(role, login.scope or login_scope(role))
     if not await _decide(request, session, code, org_id, approved=decision == "approve"):
         return render(CodePage(session=session, problem=_NOT_PENDING), 409)
     return render(_decided(session, approved=decision == "approve"))

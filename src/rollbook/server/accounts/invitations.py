@@ -177,7 +177,7 @@ async def _account_of(request: Request, email: str) -> UserRow | None:
 
 
 async def invite_member(request: Request) -> Response:
-    caller = await caller_of(request)
+    caller = await caller_of(request, "invite")
     sent = await json_body(request, _INVITE, BODY_LIMIT)
     made, url = await invite_to(request, caller, sent.email, sent.role)
     answer = answer_from_row(InvitationMade, made, url=url)
@@ -185,8 +185,7 @@ async def invite_member(request: Request) -> Response:
 
 
 async def list_invitations(request: Request) -> Response:
-    context, caller = context_of(request), await caller_of(request)
-    require(caller, "invite")
+    context, caller = context_of(request), await caller_of(request, "invite")
     found = await context.read(caller, lambda scope: scope.invitations())
     return json_response(
         InvitationList([answer_from_row(InvitationAnswer, each) for each in found])
@@ -194,7 +193,7 @@ async def list_invitations(request: Request) -> Response:
 
 
 async def withdraw_invitation(request: Request) -> Response:
-    caller, invitation_id = await caller_of(request), request.path_params["invitation_id"]
+    caller, invitation_id = await caller_of(request, "invite"), request.path_params["invitation_id"]
     await withdraw(request, caller, invitation_id)
     return json_response(InvitationWithdrawn(invitation_id))
 

@@ -11,23 +11,33 @@ import hmac
 import re
 import secrets
 import string
+from collections.abc import Mapping
+from types import MappingProxyType
 
-KEY_ROLES = {"rt": "member", "rb": "member", "rv": "viewer"}
-"""`rt` is the prefix of the public client, `rb` is ours for the same role, `rv` is read-only."""
-PREFIX_OF_ROLE = {"member": "rb", "viewer": "rv"}
+from rollbook.contracts.wire.keys import KeyScope
+
+KEY_SCOPES: Mapping[str, KeyScope] = MappingProxyType(
+    {"rt": "write", "rb": "write", "ri": "ingest", "rv": "read", "ra": "admin"}
+)
+"""`rt` is the prefix of the public client, `rb` is ours for the same scope."""
+PREFIX_OF_SCOPE: Mapping[KeyScope, str] = MappingProxyType(
+    {"ingest": "ri", "read": "rv", "write": "rb", "admin": "ra"}
+)
+SCOPE_OF_ROLE: Mapping[str, KeyScope] = MappingProxyType({"member": "write", "viewer": "read"})
+"""Before there were scopes, a key had one of these roles. The API still takes and shows them."""
 
 _ID_LETTERS = string.ascii_letters + string.digits
 _ID_LENGTH = 10
 _SECRET_BYTES = 32
 # the secret may contain underscores, the id never does
-_KEY = re.compile(r"(?:rt|rb|rv)_([0-9A-Za-z]{10})_[0-9A-Za-z_-]{43}", re.ASCII)
+_KEY = re.compile(r"(?:rt|rb|ri|rv|ra)_([0-9A-Za-z]{10})_[0-9A-Za-z_-]{43}", re.ASCII)
 _OF_NOTHING = "0" * 64
 
 
 def new_api_key(prefix: str = "rt") -> tuple[str, str, str]:
     """The key, its id, and the hash that is stored."""
-    if prefix not in KEY_ROLES:
-        raise ValueError(f"no key begins with {prefix!r}; expected one of {', '.join(KEY_ROLES)}")
+    if prefix not in KEY_SCOPES:
+        raise ValueError(f"no key begins with {prefix!r}; expected one of {', '.join(KEY_SCOPES)}")
     key_id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
     full = f"{prefix}_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
     return full, key_id, hash_of(full)
@@ -50,9 +60,13 @@ def matches(full: str, secret_hash: str | None) -> bool:
     return same and secret_hash is not None
 
 
-def role_of_key(prefix: str) -> str:
-    """The role of a stored key. An unknown prefix gets the smallest role."""
-    return KEY_ROLES.get(prefix, "viewer")
+def scope_of_key(prefix: str) -> KeyScope:
+    """The scope of a stored key. An unknown prefix only reads."""
+    return KEY_SCOPES.get(prefix, "read")
+
+
+def role_of_scope(scope: KeyScope) -> str:
+    return "viewer" if scope == "read" else "member"
 
 
 def shown_prefix(prefix: str, key_id: str) -> str:

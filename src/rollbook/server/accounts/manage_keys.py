@@ -1,22 +1,41 @@
 """API keys over HTTP: create, list and revoke them, and the page for people.
 
-A key belongs to the person who made it. A key made with another key belongs to the owner of that key.
+A key belongs to the person who made it; a key cannot make keys. Revoking a key also ends the keys and the webhooks that
+it made: older releases let keys make keys, and the audit log knows which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from types import MappingProxyType
+from typing import ClassVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rollbook.contracts.wire.keys import CreateKey, KeyAnswer, KeyCreated, KeyList, KeyRevoked
+from rollbook.contracts.wire.keys import (
+    SCOPES,
+    CreateKey,
+    Ended,
+    KeyAnswer,
+    KeyCreated,
+    KeyList,
+    KeyRevoked,
+    KeyScope,
+    Left,
+)
 from rollbook.server.accounts.audit import note
 from rollbook.server.accounts.callers import caller_of
-from rollbook.server.accounts.keys import PREFIX_OF_ROLE, new_api_key, role_of_key, shown_prefix
+from rollbook.server.accounts.keys import (
+    PREFIX_OF_SCOPE,
+    SCOPE_OF_ROLE,
+    new_api_key,
+    role_of_scope,
+    scope_of_key,
+    shown_prefix,
+)
 from rollbook.server.accounts.pages import (
     Page,
     page_route,
@@ -25,10 +44,16 @@ from rollbook.server.accounts.pages import (
     render,
     signed_in_form,
 )
-from rollbook.server.accounts.roles import key_role, may, require
+from rollbook.server.accounts.roles import (
+    MAY_GIVE,
+    may,
+    require,
+    require_gift,
+    usual_scope,
+)
 from rollbook.server.accounts.sessions import Session
 from rollbook.server.accounts.sign_in import BODY_LIMIT
-from rollbook.server.context import Caller, context_of
+from rollbook.server.context import Caller, context_of, unauthorized
 from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.requests import json_body
 from rollbook.server.http.responses import (
@@ -40,16 +65,22 @@ from rollbook.server.http.responses import (
 )
 from rollbook.server.queries import KeyRow, Scope
 
-T = TypeVar("T")
-
 MOST_LIVE_KEYS = 1000
+SCOPE_TEXTS: Mapping[KeyScope, str] = MappingProxyType(
+    {
+        "ingest": "record episodes, and read those that it recorded",
+        "read": "read everything",
+        "write": "record, read and evaluate",
+        "admin": "also change scenarios and webhooks, and delete what others recorded",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ListedKey:
     row: KeyRow
     prefix: str
-    role: str
+    scope: KeyScope
     revocable: bool
 
 
@@ -59,7 +90,8 @@ class KeysPage(Page):
     title: ClassVar[str] = "API keys"
     session: Session
     keys: list[ListedKey]
-    may_record: bool
+    scopes: list[tuple[KeyScope, str]]
+    """Those that this person may give, the usual one first, each in words."""
     new_key: str | None = None
 
 
@@ -82,85 +114,108 @@ def add_key(
         raise Problem(409, "too_many_keys", text)
     full, key_id, secret_hash = new_api_key(prefix)
     row = scope.create_key(key_id, secret_hash, prefix=prefix, label=label, created_by=created_by)
-    role = role_of_key(prefix)
-    note(scope, request, caller, "key.created", f"key:{key_id}", label=label, role=role)
+    held = scope_of_key(prefix)
+    detail = {"label": label, "scope": held, "role": role_of_scope(held)}
+    note(scope, request, caller, "key.created", f"key:{key_id}", **detail)
     return full, row
 
 
 async def make_key(
-    request: Request, caller: Caller, label: str | None, role: str | None
+    request: Request, caller: Caller, label: str | None, asked: KeyScope | None
 ) -> tuple[str, KeyRow]:
-    require(caller, "keep_own_keys")
-    most = key_role(caller.role)
-    if most == "viewer" and role == "member":
-        text = "a viewer's keys only read; ask for a key with the role viewer"
-        raise Problem(403, "forbidden", text)
-    prefix = PREFIX_OF_ROLE[role or most]
+    require(caller, "make_keys")
+    held = asked or usual_scope(caller.role)
+    require_gift(caller.role, held)
 
     def make(scope: Scope) -> tuple[str, KeyRow]:
-        owner = owner_of(scope, caller)
-        return add_key(scope, request, caller, prefix=prefix, label=label, created_by=owner)
+        prefix = PREFIX_OF_SCOPE[held]
+        return add_key(
+            scope, request, caller, prefix=prefix, label=label, created_by=caller.user_id
+        )
 
-    return await _written(request, caller, make)
+    # on the server's behalf: a viewer, who changes nothing else, may keep keys that read
+    return await context_of(request).write_for(caller.org_id, make)
 
 
-async def drop_key(request: Request, caller: Caller, key_id: str) -> KeyRow:
-    """The key stops working with the next request. Revoking again is not an error."""
-    require(caller, "keep_own_keys")
+# ------------------------------------------------------------------------------------------- revoking
 
-    def drop(scope: Scope) -> KeyRow:
+
+async def drop_key(request: Request, caller: Caller, key_id: str) -> KeyRevoked:
+    """The key and the keys that it made stop working with the next request. Revoking again is not an error."""
+    require(caller, "revoke_own_keys")
+    context = context_of(request)
+
+    def drop(scope: Scope) -> KeyRevoked:
         key = scope.key(key_id)
         if key is None:
             raise not_found("key")
-        if not _may_revoke(caller, key, owner_of(scope, caller)):
+        if not _may_revoke(caller, key):
             text = "this key is somebody else's; ask an admin of your organisation to revoke it"
             raise Problem(403, "forbidden", text)
+        if caller.key_id is not None and _is_revoked(scope, caller.key_id):
+            raise unauthorized()
         return revoke(scope, request, caller, key)
 
-    return await _written(request, caller, drop)
+    # on the server's behalf: viewers and read-only keys change nothing else
+    return await context.write_for(caller.org_id, drop)
 
 
-def revoke(scope: Scope, request: Request, caller: Caller, key: KeyRow) -> KeyRow:
-    if key.revoked_at_us is None:
-        note(scope, request, caller, "key.revoked", f"key:{key.key_id}", label=key.label)
-    after = scope.revoke_key(key.key_id)
+def revoke(scope: Scope, request: Request, caller: Caller, key: KeyRow) -> KeyRevoked:
+    """Also ends what the key made: keys, the keys of these keys, and their webhooks. What they recorded stays."""
+    is_first = key.revoked_at_us is None
+    keys = [key.key_id, *(scope.keys_made_by_key(key.key_id) if is_first else ())]
+    ended = [each for each in keys if _revoke_one(scope, request, caller, each)]
+    makers = [f"key:{each}" for each in keys]
+    webhooks = scope.delete_webhooks_of(makers) if is_first else []
+    for webhook_id in webhooks:
+        note(scope, request, caller, "webhook.deleted", webhook_id, with_key=key.key_id)
+    after = scope.key(key.key_id)
     assert after is not None, "it was there in this transaction"
-    return after
+    assert after.revoked_at_us is not None, "it was just revoked"
+    return KeyRevoked(
+        key.key_id,
+        shown_prefix(key.prefix, key.key_id),
+        wire_time(after.revoked_at_us),
+        ended=Ended([each for each in ended if each != key.key_id], webhooks) if is_first else None,
+        left=Left(**scope.count_made_by(makers)) if is_first else None,
+    )
 
 
-async def _written(request: Request, caller: Caller, work: Callable[[Scope], T]) -> T:
-    """A person with a read-only role may still keep read-only keys. A key is checked again whenever it is used."""
-    context = context_of(request)
-    if caller.key_id is None:
-        return await context.write_for(caller.org_id, work)
-    return await context.write(caller, work)
+def _revoke_one(scope: Scope, request: Request, caller: Caller, key_id: str) -> bool:
+    key = scope.key(key_id)
+    if key is None or key.revoked_at_us is not None:
+        return False
+    note(scope, request, caller, "key.revoked", f"key:{key_id}", label=key.label)
+    scope.revoke_key(key_id)
+    return True
 
 
-def owner_of(scope: Scope, caller: Caller) -> str | None:
-    if caller.key_id is None:
-        return caller.user_id
-    key = scope.key(caller.key_id)
-    return None if key is None else key.created_by
+def _is_revoked(scope: Scope, key_id: str) -> bool:
+    key = scope.key(key_id)
+    return key is None or key.revoked_at_us is not None
 
 
-def _may_revoke(caller: Caller, key: KeyRow, owner: str | None) -> bool:
-    own = key.key_id == caller.key_id or (owner is not None and key.created_by == owner)
-    return own or may(caller, "revoke_any_key")
+def _may_revoke(caller: Caller, key: KeyRow) -> bool:
+    """A person owns the keys that they made. A key owns itself."""
+    if may(caller, "revoke_any_key"):
+        return True
+    if caller.key_id is not None:
+        return key.key_id == caller.key_id
+    return key.created_by == caller.user_id
 
 
 def _visible(scope: Scope, caller: Caller) -> list[ListedKey]:
-    owner = owner_of(scope, caller)
     see_all = may(caller, "see_all_keys")
     found = scope.keys()
     return [
         ListedKey(
             row=key,
             prefix=shown_prefix(key.prefix, key.key_id),
-            role=role_of_key(key.prefix),
-            revocable=key.revoked_at_us is None and _may_revoke(caller, key, owner),
+            scope=scope_of_key(key.prefix),
+            revocable=key.revoked_at_us is None and _may_revoke(caller, key),
         )
         for key in found
-        if see_all or key.created_by == owner
+        if see_all or key.created_by == caller.user_id
     ]
 
 
@@ -168,38 +223,41 @@ def _visible(scope: Scope, caller: Caller) -> list[ListedKey]:
 
 
 async def create_key(request: Request) -> Response:
-    caller = await caller_of(request)
+    caller = await caller_of(request, "make_keys")
     sent = await json_body(request, _CREATE_KEY, BODY_LIMIT)
-    full, row = await make_key(request, caller, sent.label, sent.role)
-    return json_response(KeyCreated(full, _answer(row)), 201, {"Cache-Control": "no-store"})
+    full, row = await make_key(request, caller, sent.label, _asked_scope(sent))
+    return json_response(KeyCreated(full, key_answer(row)), 201, {"Cache-Control": "no-store"})
+
+
+def _asked_scope(sent: CreateKey) -> KeyScope | None:
+    if sent.role is None:
+        return sent.scope
+    meant = SCOPE_OF_ROLE[sent.role]
+    if sent.scope not in (None, meant):
+        text = f"scope: the role {sent.role} means the scope {meant}; send the scope alone"
+        raise Problem(400, "invalid_value", text, where="$.scope")
+    return meant
 
 
 async def list_keys(request: Request) -> Response:
-    context, caller = context_of(request), await caller_of(request)
-    require(caller, "keep_own_keys")
+    context, caller = context_of(request), await caller_of(request, "see_own_keys")
     found = await context.read(caller, lambda scope: _visible(scope, caller))
-    return json_response(KeyList([_answer(each.row) for each in found]))
+    return json_response(KeyList([key_answer(each.row) for each in found]))
 
 
 async def revoke_key(request: Request) -> Response:
-    caller = await caller_of(request)
-    return json_response(
-        revoked_answer(await drop_key(request, caller, request.path_params["key_id"]))
-    )
+    caller = await caller_of(request, "revoke_own_keys")
+    return json_response(await drop_key(request, caller, request.path_params["key_id"]))
 
 
-def revoked_answer(row: KeyRow) -> KeyRevoked:
-    assert row.revoked_at_us is not None, "it was just revoked"
-    prefix = shown_prefix(row.prefix, row.key_id)
-    return KeyRevoked(row.key_id, prefix, wire_time(row.revoked_at_us))
-
-
-def _answer(row: KeyRow) -> KeyAnswer:
+def key_answer(row: KeyRow) -> KeyAnswer:
+    scope = scope_of_key(row.prefix)
     return answer_from_row(
         KeyAnswer,
         row,
         key_prefix=shown_prefix(row.prefix, row.key_id),
-        role=role_of_key(row.prefix),
+        role=role_of_scope(scope),
+        scope=scope,
     )
 
 
@@ -213,10 +271,10 @@ async def keys_page(request: Request) -> Response:
 async def create_key_by_form(request: Request) -> Response:
     """The page itself shows the key: a redirect would have to carry it."""
     session, sent = await signed_in_form(request)
-    label, role = sent.get("label", "").strip() or None, sent.get("role", "viewer")
-    if role not in PREFIX_OF_ROLE:
-        raise Problem(400, "invalid_value", f"role: expected one of {', '.join(PREFIX_OF_ROLE)}")
-    full, _ = await make_key(request, session.caller, label, role)
+    label, asked = sent.get("label", "").strip() or None, sent.get("scope")
+    if asked is not None and asked not in SCOPES:
+        raise Problem(400, "invalid_value", f"scope: expected one of {', '.join(SCOPES)}")
+    full, _ = await make_key(request, session.caller, label, asked)
     return await _render_keys(request, session, full)
 
 
@@ -229,8 +287,9 @@ async def revoke_key_by_form(request: Request) -> Response:
 async def _render_keys(request: Request, session: Session, new_key: str | None = None) -> Response:
     caller = session.caller
     found = await context_of(request).read(caller, lambda scope: _visible(scope, caller))
-    may_record = may(caller, "record")
-    return render(KeysPage(session=session, keys=found, may_record=may_record, new_key=new_key))
+    given = [each for each in SCOPES if caller.role in MAY_GIVE[each]]
+    scopes = [(each, SCOPE_TEXTS[each]) for each in given]
+    return render(KeysPage(session=session, keys=found, scopes=scopes, new_key=new_key))
 
 
 # ------------------------------------------------------------------------------------------- routes
@@ -242,7 +301,7 @@ routes: tuple[LeanRoute, ...] = (
         "POST",
         "/api/keys",
         create_key,
-        summary="Creates an API key, which is shown once.",
+        summary="Creates an API key, which is shown once. Only people make keys.",
         takes=CreateKey,
         gives=KeyCreated,
         status=201,
@@ -262,7 +321,7 @@ routes: tuple[LeanRoute, ...] = (
         "DELETE",
         "/api/keys/{key_id}",
         revoke_key,
-        summary="Revokes a key. It stops working at once and cannot be restored.",
+        summary="Revokes a key, and what it made. It stops working at once and cannot be restored.",
         gives=KeyRevoked,
         errors=(403, 404),
         tag="keys",

@@ -19,7 +19,8 @@ from rollbook.contracts.wire.accounts import (
 )
 from rollbook.server.accounts.audit import note
 from rollbook.server.accounts.callers import caller_of
-from rollbook.server.accounts.keys import role_of_key
+from rollbook.server.accounts.keys import scope_of_key
+from rollbook.server.accounts.manage_keys import revoke
 from rollbook.server.accounts.pages import (
     Page,
     page_route,
@@ -28,7 +29,7 @@ from rollbook.server.accounts.pages import (
     render,
     signed_in_form,
 )
-from rollbook.server.accounts.roles import may, require, require_power_over
+from rollbook.server.accounts.roles import MAY_GIVE, may, require, require_power_over
 from rollbook.server.accounts.sessions import Session
 from rollbook.server.accounts.sign_in import (
     BODY_LIMIT,
@@ -73,11 +74,7 @@ async def change_role_of(
         require_power_over(caller, before.role, role)
         after = scope.set_role(user_id, role)
         assert after is not None, "they were a member in this transaction"
-        revoked = (
-            _revoke_keys_of(scope, request, caller, user_id, only_full=True)
-            if role == "viewer"
-            else []
-        )
+        revoked = _revoke_keys_of(scope, request, caller, user_id, keep_for=role)
         note(
             scope,
             request,
@@ -130,20 +127,15 @@ def _member(scope: Scope, user_id: str) -> MemberRow:
 
 
 def _revoke_keys_of(
-    scope: Scope, request: Request, caller: Caller, user_id: str, *, only_full: bool = False
+    scope: Scope, request: Request, caller: Caller, user_id: str, *, keep_for: str | None = None
 ) -> list[str]:
-    """Revokes keys that may do more than the member's new role."""
-    keys = scope.keys()
-    revoked = [
-        key.key_id
-        for key in keys
-        if key.created_by == user_id
-        and key.revoked_at_us is None
-        and not (only_full and role_of_key(key.prefix) == "viewer")
-    ]
-    for key_id in revoked:
-        scope.revoke_key(key_id)
-        note(scope, request, caller, "key.revoked", f"key:{key_id}")
+    """Revokes all keys of a member, except those that the role `keep_for` may give."""
+    keys, revoked = scope.keys(), []
+    for key in keys:
+        may_stay = keep_for in MAY_GIVE[scope_of_key(key.prefix)]
+        if key.created_by == user_id and key.revoked_at_us is None and not may_stay:
+            revoke(scope, request, caller, key)
+            revoked.append(key.key_id)
     return revoked
 
 
@@ -151,14 +143,13 @@ def _revoke_keys_of(
 
 
 async def list_members(request: Request) -> Response:
-    context, caller = context_of(request), await caller_of(request)
-    require(caller, "see_members")
+    context, caller = context_of(request), await caller_of(request, "see_members")
     members = await context.read(caller, lambda scope: scope.members())
     return json_response(MemberList([_member_answer(each) for each in members]))
 
 
 async def change_role(request: Request) -> Response:
-    caller = await caller_of(request)
+    caller = await caller_of(request, "change_roles")
     sent = await json_body(request, _CHANGE_ROLE, BODY_LIMIT)
     user_id = request.path_params["user_id"]
     member, revoked = await change_role_of(request, caller, user_id, sent.role)
@@ -166,7 +157,7 @@ async def change_role(request: Request) -> Response:
 
 
 async def remove_member(request: Request) -> Response:
-    caller, user_id = await caller_of(request), request.path_params["user_id"]
+    caller, user_id = await caller_of(request, "leave"), request.path_params["user_id"]
     keep_keys = request.query_params.get("keep_keys", "false").lower() == "true"
     revoked = await remove_member_of(request, caller, user_id, keep_keys=keep_keys)
     return json_response(MemberRemoved(user_id, revoked))
@@ -237,7 +228,7 @@ routes: tuple[LeanRoute, ...] = (
         "PATCH",
         "/api/members/{user_id}",
         change_role,
-        summary="Changes the role of a member. A new viewer loses the keys that may do more than read.",
+        summary="Changes the role of a member. Their keys that may do more than the new role end.",
         takes=ChangeRole,
         gives=MemberChanged,
         errors=(403, 404, 409),

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rollbook.server.accounts.keys import hash_of
+from rollbook.server.accounts.roles import person
 from rollbook.server.context import Caller, ServerContext, base_url_of, context_of
 from rollbook.server.db.engine import NOBODY, Tenant
 from rollbook.server.http.openapi import SESSION_COOKIE
@@ -48,9 +49,7 @@ class Session:
 
     @property
     def caller(self) -> Caller:
-        return Caller(
-            org_id=self.organisation.id, user_id=self.member.user_id, role=self.member.role
-        )
+        return person(self.organisation.id, self.member.user_id, self.member.role)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from rollbook.contracts.wire.accounts import (
 from rollbook.contracts.wire.keys import KeySummary
 from rollbook.server.accounts.audit import note_failed_sign_in
 from rollbook.server.accounts.callers import caller_of
-from rollbook.server.accounts.keys import hash_of, role_of_key, shown_prefix
+from rollbook.server.accounts.keys import hash_of, role_of_scope, scope_of_key, shown_prefix
 from rollbook.server.accounts.pages import (
     Fields,
     MessagePage,
@@ -246,7 +246,7 @@ async def change_organisation(request: Request) -> Response:
 
 
 async def who_am_i(request: Request) -> Response:
-    context, caller = context_of(request), await caller_of(request)
+    context, caller = context_of(request), await caller_of(request, "see_itself")
     return json_response(await context.read(caller, lambda scope: _whoami_answer(scope, caller)))
 
 
@@ -257,18 +257,18 @@ def _whoami_answer(scope: Scope, caller: Caller) -> WhoAmI:
     if caller.user_id is not None and (member := scope.member(caller.user_id)) is not None:
         user = PersonAnswer(member.user_id, member.email, member.name)
     if caller.key_id is not None and (key := scope.key(caller.key_id)) is not None:
-        role = role_of_key(key.prefix)
-        summary = KeySummary(key.key_id, shown_prefix(key.prefix, key.key_id), key.label)
+        held = scope_of_key(key.prefix)
+        role, prefix = role_of_scope(held), shown_prefix(key.prefix, key.key_id)
+        summary = KeySummary(key.key_id, prefix, key.label, held)
     return WhoAmI(OrganisationAnswer(organisation.id, organisation.name), role, user, summary)
 
 
 async def _changing_session(request: Request) -> Session:
-    """Ends the session of a person who is signed in by cookie. A key cannot do this."""
-    caller = await caller_of(request)
-    session = await session_of(request) if caller.key_id is None else None
-    if session is None:
-        text = "an API key may not do this; sign in as a person, in the browser"
-        raise Problem(403, "forbidden", text)
+    """The session of a person who is signed in by cookie. A key has none."""
+    await caller_of(request, "keep_session")
+    session = await session_of(request)
+    if session is None:  # it ended in between
+        raise unauthorized()
     return session
 
 

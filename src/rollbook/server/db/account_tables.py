@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from rollbook.contracts.wire.keys import KeyScope
 from rollbook.server.db.columns import Json, metadata, org, text, time_column, user
 
 organisations = sa.Table(
@@ -108,6 +109,8 @@ device_logins = sa.Table(
     text("key_id"),
     time_column("created_at_us"),
     time_column("expires_at_us"),
+    text("scope"),
+    text("label"),
     sa.Index(None, "expires_at_us"),
 )
 
@@ -214,6 +217,8 @@ class DeviceLoginRow:
     key_id: str | None
     created_at_us: int
     expires_at_us: int
+    scope: KeyScope | None
+    label: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -299,7 +299,7 @@ async def remove_blobs(
 async def download_artifact(request: Request) -> Response:
     context = context_of(request)
     base_url = base_url_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "read_own")
     episode_id, kind = request.path_params["episode_id"], request.path_params["kind"]
     asked = request.query_params.get("rendition")
     if asked not in (None, "playable"):

@@ -63,7 +63,7 @@ _read = msgspec.json.Decoder(ReadArtifacts)
 async def create_episodes(request: Request) -> Response:
     """All or nothing; when an episode is invalid, the answer names it."""
     context = context_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "record")
     body = await json_body(request, _create, context.settings.body_limit_bytes)
     asked = [list(dict.fromkeys(each.request_uploads or ())) for each in body.episodes]
     base_url = base_url_of(request) if any(asked) else ""
@@ -101,7 +101,7 @@ def _check_typed(number: int, episode: CreateEpisode) -> None:
 async def look_up_episodes(request: Request) -> Response:
     context = context_of(request)
     base_url = base_url_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "read_own")
     body = await json_body(request, _look_up, context.settings.body_limit_bytes)
     ids = list(dict.fromkeys(body.ids))
     found = await context.read(caller, lambda scope: scope.episodes_of(ids))
@@ -149,7 +149,7 @@ async def read_artifacts(request: Request) -> Response:
     """For many small files one request each costs more than their bytes. Each file is compared with its SHA-256."""
     context = context_of(request)
     base_url = base_url_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "read_own")
     body = await json_body(request, _read, context.settings.body_limit_bytes)
     ids = list(dict.fromkeys(each.episode_id for each in body.artifacts))
     found = await context.read(caller, lambda scope: scope.episodes_of(ids))

@@ -26,6 +26,7 @@ from rollbook.contracts.wire.episodes import (
 from rollbook.digest import digest_of
 from rollbook.errors import EpisodeArchived
 from rollbook.server.accounts.callers import caller_of
+from rollbook.server.accounts.roles import require, require_own
 from rollbook.server.context import Caller, ServerContext, base_url_of, context_of
 from rollbook.server.db.columns import new_id
 from rollbook.server.episodes.artifacts import (
@@ -57,7 +58,7 @@ _change_tags = msgspec.json.Decoder(ChangeTags)
 
 async def create_episode(request: Request) -> Response:
     context = context_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "record")
     text = await json_text(request, context.settings.body_limit_bytes)
     body = decoded(text, _create)
     kinds = list(dict.fromkeys(body.request_uploads or ()))
@@ -95,7 +96,7 @@ def _open(episode: EpisodeRow, kinds: list[ArtifactKind]) -> list[ArtifactKind]:
 
 async def finalize_episode(request: Request) -> Response:
     context = context_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "record")
     body = await json_body(request, _finalize, context.settings.body_limit_bytes)
     episode = await finalized(context, caller, (request.path_params["episode_id"], body))
     return json_response(finalized_answer(episode))
@@ -104,7 +105,7 @@ async def finalize_episode(request: Request) -> Response:
 async def finalize_episodes(request: Request) -> Response:
     """Each episode on its own: one that fails does not stop the others, and its answer says why."""
     context = context_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "record")
     body = await json_body(request, _finalize_many, context.settings.body_limit_bytes)
     wanted = [(each.episode_id, each) for each in body.episodes]
     done = await finalized_many(context, caller, wanted)
@@ -133,7 +134,7 @@ def _one_finalized(
 
 async def read_episode(request: Request) -> Response:
     episode_id: str = request.path_params["episode_id"]
-    caller = await caller_of(request)
+    caller = await caller_of(request, "read_own")
     episode = await context_of(request).read(caller, lambda scope: scope.episode(episode_id))
     if episode is None:
         raise not_found("episode")
@@ -141,7 +142,7 @@ async def read_episode(request: Request) -> Response:
 
 
 async def list_episodes(request: Request) -> Response:
-    caller = await caller_of(request)
+    caller = await caller_of(request, "read")
     search = search_of(request.query_params)
     page = await context_of(request).read(
         caller, lambda scope: scope.episodes(search.filters, search.cursor, search.limit)
@@ -176,18 +177,18 @@ async def _changed(
 
 async def archive_episode(request: Request) -> Response:
     return await _changed(
-        request, await caller_of(request), "episode.archived", Scope.archive_episode
+        request, await caller_of(request, "organise"), "episode.archived", Scope.archive_episode
     )
 
 
 async def restore_episode(request: Request) -> Response:
     return await _changed(
-        request, await caller_of(request), "episode.restored", Scope.restore_episode
+        request, await caller_of(request, "organise"), "episode.restored", Scope.restore_episode
     )
 
 
 async def change_tags(request: Request) -> Response:
-    caller = await caller_of(request)
+    caller = await caller_of(request, "organise")
     body = await json_body(request, _change_tags, context_of(request).settings.body_limit_bytes)
 
     def change(scope: Scope, episode_id: str) -> EpisodeRow | None:
@@ -206,9 +207,15 @@ async def delete_episode(request: Request) -> Response:
     """When this answers, the rows are deleted. The blobs are deleted too, or noted and deleted later."""
     episode_id: str = request.path_params["episode_id"]
     context = context_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "delete_own")
 
     def delete(scope: Scope) -> list[DoomedObject] | None:
+        episode = scope.episode(episode_id)
+        if episode is None:
+            return None
+        require_own(caller, episode.created_by, "episode")
+        if scope.is_scenario(episode_id):  # which would go too
+            require(caller, "change_scenarios")
         doomed = scope.delete_episode(episode_id)
         if doomed is not None:
             scope.audit("episode.deleted", actor=caller.name, subject=episode_id)

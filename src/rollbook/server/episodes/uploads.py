@@ -90,7 +90,7 @@ async def signed_urls(
 async def mint_upload_urls(request: Request) -> Response:
     context = context_of(request)
     base_url = base_url_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "record")
     body = await json_body(request, _request_urls, context.settings.body_limit_bytes)
     episode_id: str = request.path_params["episode_id"]
     wanted = None if body.request_uploads is None else list(dict.fromkeys(body.request_uploads))
@@ -155,7 +155,7 @@ def _emptied(scope: Scope, episode_id: str, kind: str) -> ArtifactRow | None:
 async def start_upload(request: Request) -> Response:
     context = context_of(request)
     base_url = base_url_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "record")
     body = await json_body(request, _start_upload, context.settings.body_limit_bytes)
     episode_id: str = request.path_params["episode_id"]
     part_size = _part_size(context, body)
@@ -207,7 +207,7 @@ def _part_size(context: ServerContext, body: StartUpload) -> int:
 async def read_upload(request: Request) -> Response:
     context = context_of(request)
     base_url = base_url_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "record")
     upload = await _upload(context, caller, request)
     return json_response(await _state(context, base_url, upload))
 
@@ -294,7 +294,7 @@ async def _part_url(
 async def complete_upload(request: Request) -> Response:
     """A repeated request gets the same answer, also when the server died in between."""
     context = context_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "record")
     body = await json_body(request, _complete_upload, context.settings.body_limit_bytes)
     upload = await _upload(context, caller, request)
     if upload.completed_at_us is None:
@@ -400,7 +400,7 @@ async def _note_completed(
 
 async def abort_upload(request: Request) -> Response:
     context = context_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "record")
     upload = await _upload(context, caller, request)
     doomed = await context.write(caller, lambda scope: scope.abort_upload(upload.id))
     await remove_blobs(context, caller.org_id, doomed or [])

@@ -59,7 +59,7 @@ _put_many = msgspec.json.Decoder(PutResults)
 
 async def put_result(request: Request) -> Response:
     context = context_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "evaluate")
     body = await json_body(request, _put, context.settings.body_limit_bytes)
     run_id: str = request.path_params["eval_run_id"]
     result = _checked(body)
@@ -79,7 +79,7 @@ async def put_result(request: Request) -> Response:
 async def put_result_batch(request: Request) -> Response:
     """Each result on its own: one that is refused does not stop the others, and its answer says why."""
     context = context_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "evaluate")
     body = await json_body(request, _put_many, context.settings.body_limit_bytes)
     run_id: str = request.path_params["eval_run_id"]
     results = await asyncio.to_thread(lambda: [_checked(each) for each in body.results])
@@ -168,7 +168,7 @@ def _completed(scope: Scope, results: Sequence[NewResult]) -> list[NewResult]:
 
 
 async def list_eval_results(request: Request) -> Response:
-    caller = await caller_of(request)
+    caller = await caller_of(request, "read")
     asked = listing_of(
         request.query_params, known=("status",), limit=_DEFAULT_ON_A_PAGE, most=MOST_ON_A_PAGE
     )

@@ -33,7 +33,7 @@ from rollbook.contracts.wire.limits import LONGEST_INDEXED
 from rollbook.digest import digest_of
 from rollbook.errors import ConfigurationError, ConflictingRevision, InvalidText
 from rollbook.server.accounts.callers import caller_of
-from rollbook.server.accounts.roles import require
+from rollbook.server.accounts.roles import require_own
 from rollbook.server.context import Caller, ServerContext, context_of
 from rollbook.server.db.value_checks import checked_object, checked_text
 from rollbook.server.http.listing import listing_of, page_parameters
@@ -59,7 +59,7 @@ _finalize = msgspec.json.Decoder(FinalizeEvalRun)
 
 async def create_eval_run(request: Request) -> Response:
     context = context_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "evaluate")
     text = await json_text(request, context.settings.body_limit_bytes)
     body = decoded(text, _create)
     baselines = list(dict.fromkeys(body.baseline_episode_ids))
@@ -142,8 +142,7 @@ def _invalid_value(name: str, text: str) -> Problem:
 async def finalize_eval_run(request: Request) -> Response:
     """A repeated finalize computes the summary again. Results that arrive meanwhile are included."""
     context = context_of(request)
-    caller = await caller_of(request)
-    require(caller, "record")
+    caller = await caller_of(request, "evaluate")
     body = await json_body(request, _finalize, context.settings.body_limit_bytes)
     run_id: str = request.path_params["eval_run_id"]
 
@@ -243,7 +242,7 @@ def closed(run: EvalRunRow) -> Problem:
 
 async def cancel_eval_run(request: Request) -> Response:
     """Repeating it is not an error. Recorded results stay readable."""
-    context, caller = context_of(request), await caller_of(request)
+    context, caller = context_of(request), await caller_of(request, "evaluate")
     run_id: str = request.path_params["eval_run_id"]
 
     def cancel(scope: Scope) -> tuple[EvalRunRow, bool]:
@@ -266,12 +265,15 @@ async def cancel_eval_run(request: Request) -> Response:
 
 
 async def delete_eval_run(request: Request) -> Response:
-    caller = await caller_of(request)
+    caller = await caller_of(request, "delete_own")
     run_id: str = request.path_params["eval_run_id"]
 
     def delete(scope: Scope) -> None:
-        if not scope.delete_eval_run(run_id):
+        run = scope.eval_run(run_id)
+        if run is None:
             raise not_found("eval run")
+        require_own(caller, run.created_by, "eval run")
+        scope.delete_eval_run(run_id)
         scope.audit("eval_run.deleted", actor=caller.name, subject=run_id)
 
     await context_of(request).write(caller, delete)
@@ -283,7 +285,7 @@ async def delete_eval_run(request: Request) -> Response:
 
 async def read_eval_run(request: Request) -> Response:
     run_id: str = request.path_params["eval_run_id"]
-    caller = await caller_of(request)
+    caller = await caller_of(request, "read")
     run = await context_of(request).read(caller, lambda scope: scope.eval_run(run_id))
     if run is None:
         raise not_found("eval run")
@@ -291,7 +293,7 @@ async def read_eval_run(request: Request) -> Response:
 
 
 async def list_eval_runs(request: Request) -> Response:
-    caller = await caller_of(request)
+    caller = await caller_of(request, "read")
     asked = listing_of(
         request.query_params, known=_FILTERS, limit=_DEFAULT_ON_A_PAGE, most=MOST_ON_A_PAGE
     )

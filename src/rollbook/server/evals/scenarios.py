@@ -31,7 +31,7 @@ def scenario_answer(row: ScenarioRow) -> ScenarioAnswer:
 
 
 async def list_scenarios(request: Request) -> Response:
-    caller = await caller_of(request)
+    caller = await caller_of(request, "read")
     asked = listing_of(
         request.query_params, known=("active",), limit=_DEFAULT_ON_A_PAGE, most=MOST_ON_A_PAGE
     )
@@ -44,7 +44,7 @@ async def list_scenarios(request: Request) -> Response:
 
 async def change_scenario(request: Request) -> Response:
     """The audit log records who lowers a threshold."""
-    context, caller = context_of(request), await caller_of(request)
+    context, caller = context_of(request), await caller_of(request, "change_scenarios")
     body = await json_body(request, _change, context.settings.body_limit_bytes)
     given = {
         name: value for name, value in msgspec.structs.asdict(body).items() if value is not None
@@ -63,7 +63,7 @@ async def change_scenario(request: Request) -> Response:
 
 
 async def delete_scenario(request: Request) -> Response:
-    caller = await caller_of(request)
+    caller = await caller_of(request, "change_scenarios")
     scenario_id: str = request.path_params["scenario_id"]
 
     def delete(scope: Scope) -> None:

@@ -22,7 +22,7 @@ _FILTERS = ("metric", "baseline_policy_version", "candidate_prefix")
 
 
 async def read_trend(request: Request) -> Response:
-    caller = await caller_of(request)
+    caller = await caller_of(request, "read")
     asked = listing_of(
         request.query_params,
         known=_FILTERS,

@@ -37,7 +37,7 @@ _record = msgspec.json.Decoder(RecordVerification)
 async def promote_episode(request: Request) -> Response:
     """An episode that is a scenario stays as it is; an inactive scenario becomes active again."""
     context = context_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "evaluate")
     body = await json_body(request, _promote, context.settings.body_limit_bytes)
     values = {
         "severity": body.severity,
@@ -67,7 +67,7 @@ async def promote_episode(request: Request) -> Response:
 
 async def check_gate(request: Request) -> Response:
     context = context_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "read")
     body = await json_body(request, _check, context.settings.body_limit_bytes)
     version = body.candidate_policy_version
     standings = await context.read(caller, lambda scope: scope.standings(version))
@@ -130,7 +130,7 @@ def _blocker(standing: Standing) -> str:
 
 async def record_verification(request: Request) -> Response:
     context = context_of(request)
-    caller = await caller_of(request)
+    caller = await caller_of(request, "evaluate")
     body = await json_body(request, _record, context.settings.body_limit_bytes)
     metrics = checked_metrics(body.metrics)
     status = body.status or verdict(body.error is not None, metrics)

@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from rollbook.contracts.wire.keys import KeyScope
 from rollbook.contracts.wire.limits import LONGEST_TEXT
 from rollbook.errors import AlreadyTaken
 from rollbook.server.db import statements, tables
@@ -260,8 +261,11 @@ def create_device_login(
     hostname: str | None = None,
     user_agent: str | None = None,
     ip: str | None = None,
+    scope: KeyScope | None = None,
+    label: str | None = None,
 ) -> DeviceLoginRow:
-    about = {"hostname": hostname, "user_agent": user_agent, "ip": ip}
+    """`scope` and `label` are those of the key that it asks for; None leaves them to the server."""
+    about = {"hostname": hostname, "user_agent": user_agent, "ip": ip, "label": label}
     row: dict[str, Any] = {
         "user_code": user_code,
         "status": "pending",
@@ -271,6 +275,7 @@ def create_device_login(
         "key_id": None,
         "created_at_us": now_us(),
         "expires_at_us": expires_at_us,
+        "scope": scope,
     }
     _name_row(connection, device_code_hash)
     if not statements.insert_new(

@@ -173,7 +173,9 @@ class ArtifactQueries(TenantScope):
 
     def upload(self, upload_id: str) -> UploadRow | None:
         row = self._first(tables.uploads, id=upload_id)
-        return None if row is None else row_as(UploadRow, row)
+        if row is None or self._first(tables.episodes, id=row.episode_id) is None:
+            return None
+        return row_as(UploadRow, row)
 
     def put_part(
         self, upload_id: str, number: int, size: int, etag: str, sha256: str | None = None

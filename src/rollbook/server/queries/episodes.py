@@ -154,7 +154,7 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
             raise IdempotencyConflict(key=key, detail=detail)
         first = self.episode(taken.episode_id)
         if first is None:
-            detail = "its episode was deleted; send a new key to record it again"
+            detail = "its episode was deleted, or another API key recorded it; send a new key to record it again"
             raise IdempotencyConflict(key=key, detail=detail)
         return dataclasses.replace(first, replayed=True)
 

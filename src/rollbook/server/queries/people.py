@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -221,6 +221,44 @@ class PeopleQueries(TenantScope):
             tables.api_keys, {"revoked_at_us": self._now_us()}, key_id=key_id, revoked_at_us=None
         )
         return self.key(key_id)
+
+    def keys_made_by_key(self, key_id: str) -> list[str]:
+        """Keys that were made with this key, or with one of those. Older releases allowed it: the audit log says."""
+        table = tables.audit_log
+        query = (
+            sa.select(table.c.actor, table.c.subject)
+            .where(self._of_tenant(table), table.c.event == "key.created")
+            .where(table.c.actor.startswith("key:", autoescape=True))
+        )
+        made: dict[str, list[str]] = {}
+        for actor, subject in self._connection.execute(query):
+            made.setdefault(actor, []).append(subject)
+        found, ahead = [], [f"key:{key_id}"]
+        while ahead:
+            new = made.pop(ahead.pop(), [])
+            ahead += new
+            found += [each.removeprefix("key:") for each in new]
+        return found
+
+    def count_made_by(self, makers: Collection[str]) -> dict[str, int]:
+        """What these callers made and what stays when their keys end, by kind."""
+        episode, upload = tables.episodes, tables.uploads
+        made = {
+            "episodes": sa.select(sa.func.count()).where(self._made_by(episode, makers)),
+            "eval_runs": sa.select(sa.func.count()).where(self._made_by(tables.eval_runs, makers)),
+            "scenarios": sa.select(sa.func.count()).where(
+                self._made_by(tables.verification_scenarios, makers)
+            ),
+            "open_uploads": sa.select(sa.func.count())
+            .select_from(upload)
+            .join(episode, sa.and_(episode.c.id == upload.c.episode_id, self._of_tenant(episode)))
+            .where(self._of_tenant(upload), upload.c.completed_at_us.is_(None))
+            .where(self._made_by(episode, makers)),
+        }
+        return {kind: self._connection.execute(query).scalar_one() for kind, query in made.items()}
+
+    def _made_by(self, table: sa.Table, makers: Collection[str]) -> sa.ColumnElement[bool]:
+        return sa.and_(self._of_tenant(table), table.c.created_by.in_(makers))
 
     # --------------------------------------------------------------------------------------- audit
 

@@ -71,6 +71,10 @@ class VerifyQueries(EvalQueries, PeopleQueries):
         row = self._first(tables.verification_scenarios, id=scenario_id)
         return None if row is None else row_as(ScenarioRow, row)
 
+    def is_scenario(self, episode_id: str) -> bool:
+        found = self._first(tables.verification_scenarios, baseline_episode_id=episode_id)
+        return found is not None
+
     def scenarios(
         self, active: bool | None = None, cursor: str | None = None, limit: int = 100
     ) -> tuple[list[ScenarioRow], str | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -38,6 +38,12 @@ class WebhookQueries(TenantScope):
     def delete_webhook(self, webhook_id: str) -> bool:
         """Deletes the webhook and its log; pending deliveries are dropped."""
         return self._delete(tables.webhooks, id=webhook_id) == 1
+
+    def delete_webhooks_of(self, makers: Collection[str]) -> list[str]:
+        """Deletes the webhooks that these callers made, and returns their ids."""
+        table = tables.webhooks
+        statement = sa.delete(table).where(self._of_tenant(table), table.c.created_by.in_(makers))
+        return list(self._connection.execute(statement.returning(table.c.id)).scalars())
 
     # ----------------------------------------------------------------------------------------- queue
 

@@ -21,7 +21,6 @@ from rollbook.contracts.wire.webhooks import (
 )
 from rollbook.server.accounts.audit import note
 from rollbook.server.accounts.callers import caller_of
-from rollbook.server.accounts.roles import require
 from rollbook.server.context import ServerContext, context_of
 from rollbook.server.db.columns import new_id
 from rollbook.server.db.value_checks import checked_text
@@ -50,8 +49,7 @@ _create = msgspec.json.Decoder(CreateWebhook)
 
 
 async def create_webhook(request: Request) -> Response:
-    context, caller = context_of(request), await caller_of(request)
-    require(caller, "manage_webhooks")
+    context, caller = context_of(request), await caller_of(request, "manage_webhooks")
     body = await json_body(request, _create, _BODY_LIMIT)
     _check_url(context, body.url)
     if body.description is not None:
@@ -89,15 +87,13 @@ def _check_url(context: ServerContext, url: str) -> None:
 
 
 async def list_webhooks(request: Request) -> Response:
-    context, caller = context_of(request), await caller_of(request)
-    require(caller, "manage_webhooks")
+    context, caller = context_of(request), await caller_of(request, "manage_webhooks")
     found = await context.read(caller, lambda scope: scope.webhooks())
     return json_response(WebhookList([answer_from_row(WebhookAnswer, each) for each in found]))
 
 
 async def delete_webhook(request: Request) -> Response:
-    context, caller = context_of(request), await caller_of(request)
-    require(caller, "manage_webhooks")
+    context, caller = context_of(request), await caller_of(request, "manage_webhooks")
     webhook_id: str = request.path_params["webhook_id"]
 
     def delete(scope: Scope) -> None:
@@ -110,8 +106,7 @@ async def delete_webhook(request: Request) -> Response:
 
 
 async def list_deliveries(request: Request) -> Response:
-    context, caller = context_of(request), await caller_of(request)
-    require(caller, "manage_webhooks")
+    context, caller = context_of(request), await caller_of(request, "manage_webhooks")
     asked = listing_of(request.query_params, limit=_DEFAULT_ON_A_PAGE, most=MOST_ON_A_PAGE)
     webhook_id: str = request.path_params["webhook_id"]
 
@@ -126,8 +121,7 @@ async def list_deliveries(request: Request) -> Response:
 
 async def send_test_event(request: Request) -> Response:
     """A test event is signed, retried and logged like every other event."""
-    context, caller = context_of(request), await caller_of(request)
-    require(caller, "manage_webhooks")
+    context, caller = context_of(request), await caller_of(request, "manage_webhooks")
     webhook_id: str = request.path_params["webhook_id"]
 
     def queue(scope: Scope) -> DeliveryRow:
