@@ -26,7 +26,7 @@ from rollbook.server.accounts import (
     sign_in,
 )
 from rollbook.server.blobs.interface import BlobStore
-from rollbook.server.blobs.open import open_blobs
+from rollbook.server.blobs.open import open_blobs_of
 from rollbook.server.blobs.routes import blob_routes
 from rollbook.server.context import ServerContext, context_of
 from rollbook.server.db.engine import Database
@@ -124,14 +124,14 @@ async def _lifespan(app: Starlette, settings: Settings) -> AsyncIterator[None]:
     if applied:
         log.info("migrated", revisions=applied)
     async with AsyncExitStack() as stack:
-        db = open_database(settings.database_url)
-        stack.push_async_callback(asyncio.to_thread, db.close)
-        blobs = open_blobs(
-            settings.blobs_url, secret=settings.secret, s3_endpoint=settings.s3_endpoint
-        )
-        stack.push_async_callback(blobs.close)
         metrics, stop_metrics = _metrics(settings)
         stack.callback(stop_metrics)
+        db = open_database(
+            settings.database_url, connections=settings.database_connections, metrics=metrics
+        )
+        stack.push_async_callback(asyncio.to_thread, db.close)
+        blobs = open_blobs_of(settings, metrics)
+        stack.push_async_callback(blobs.close)
         context = app.state.context = ServerContext(
             settings=settings,
             db=db,

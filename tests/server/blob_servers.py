@@ -144,6 +144,8 @@ class BadLine:
         """Connections to answer with 503."""
         self.cut: list[int] = []
         """For each of the next connections, how many bytes of the answer come through."""
+        self.answers: list[bytes] = []
+        """For each of the next connections, the whole answer to its first request, instead of the server's."""
         self.connections = 0
         self.sent = 0
         """Bytes that went to the server."""
@@ -189,6 +191,11 @@ class BadLine:
                 client.sendall(
                     b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
                 )
+                return
+            if self.answers:
+                answer = self.answers.pop(0)
+                client.recv(65536)
+                client.sendall(answer)
                 return
             most = self.cut.pop(0) if self.cut else None
             with (

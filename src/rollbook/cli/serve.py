@@ -41,6 +41,7 @@ OPTIONS = (
     "database_url",
     "blobs_url",
     "s3_endpoint",
+    "s3_public_endpoint",
     "public_url",
     "workers",
     "metrics_bind",
@@ -85,6 +86,13 @@ S3Endpoint = Annotated[
     str | None,
     typer.Option(envvar="ROLLBOOK_S3_ENDPOINT", help="Endpoint URL of an S3-compatible service."),
 ]
+S3PublicEndpoint = Annotated[
+    str | None,
+    typer.Option(
+        envvar="ROLLBOOK_S3_PUBLIC_ENDPOINT",
+        help="Endpoint URL under which clients reach S3, if it differs from --s3-endpoint.",
+    ),
+]
 PublicUrl = Annotated[
     str | None,
     typer.Option(
@@ -103,6 +111,7 @@ def serve(
     database: DatabaseUrl = None,
     blobs: Blobs = None,
     s3_endpoint: S3Endpoint = None,
+    s3_public_endpoint: S3PublicEndpoint = None,
     public_url: PublicUrl = None,
     workers: Annotated[int, typer.Option(min=1, help="Number of worker processes.")] = 1,
     metrics: Annotated[
@@ -130,6 +139,7 @@ def serve(
         database_url=database,
         blobs_url=blobs,
         s3_endpoint=s3_endpoint,
+        s3_public_endpoint=s3_public_endpoint,
         public_url=public_url,
         workers=workers,
         metrics_bind=metrics,
@@ -178,12 +188,10 @@ def _refuse_unusable(settings: Settings) -> None:
     import asyncio
 
     from rollbook.errors import BlobError
-    from rollbook.server.blobs.open import open_blobs
+    from rollbook.server.blobs.open import open_blobs_of
 
     async def open_and_close() -> None:
-        blobs = open_blobs(
-            settings.blobs_url, secret=settings.secret, s3_endpoint=settings.s3_endpoint
-        )
+        blobs = open_blobs_of(settings)
         await blobs.close()
 
     _ = settings.metrics_address
@@ -456,13 +464,17 @@ def doctor(
     database: DatabaseUrl = None,
     blobs: Blobs = None,
     s3_endpoint: S3Endpoint = None,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Look for every object of the blob store, not for a sample."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check the data folder, the database and the blob store, and say how to repair what is wrong."""
     settings = _settings(data, database_url=database, blobs_url=blobs, s3_endpoint=s3_endpoint)
     from rollbook.server.doctor import examine
 
-    print_findings(examine(settings), as_json=as_json)
+    print_findings(examine(settings, deep=deep), as_json=as_json)
 
 
 @app.command()

@@ -33,6 +33,30 @@ class Metrics(Protocol):
         """An artifact that passed its check."""
         ...
 
+    def upkeep_step(self, step: str, outcome: str, count: int) -> None:
+        """`done` or `failed`, and how many rows or blobs it changed."""
+        ...
+
+    def upkeep_turn(self, seconds: float) -> None: ...
+
+    def s3_request(self, operation: str, outcome: str, seconds: float) -> None:
+        """`ok`, `refused` (S3 answered with an error) or `unavailable`."""
+        ...
+
+    def webhook(self, outcome: str) -> None:
+        """One attempt: `delivered`, `retried` or `failed`."""
+        ...
+
+    def database_pool(self, size: int) -> None:
+        """How many transactions this process runs at once."""
+        ...
+
+    def database_began(self, waited_s: float) -> None:
+        """A transaction got its turn."""
+        ...
+
+    def database_ended(self) -> None: ...
+
 
 class NoMetrics:
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -44,10 +68,34 @@ class NoMetrics:
     def artifact(self, kind: str, size: int) -> None:
         return
 
+    def upkeep_step(self, step: str, outcome: str, count: int) -> None:
+        return
+
+    def upkeep_turn(self, seconds: float) -> None:
+        return
+
+    def s3_request(self, operation: str, outcome: str, seconds: float) -> None:
+        return
+
+    def webhook(self, outcome: str) -> None:
+        return
+
+    def database_pool(self, size: int) -> None:
+        return
+
+    def database_began(self, waited_s: float) -> None:
+        return
+
+    def database_ended(self) -> None:
+        return
+
+
+NO_METRICS = NoMetrics()
+
 
 class PrometheusMetrics:
     def __init__(self) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
         self.registry = here = CollectorRegistry()
         ProcessCollector(registry=here)
@@ -68,6 +116,56 @@ class PrometheusMetrics:
             "rollbook_artifact_bytes", "Bytes of checked artifacts.", ("kind",), registry=here
         )
 
+        self._upkeep_steps = Counter(
+            "rollbook_upkeep_steps", "Steps of upkeep.", ("step", "outcome"), registry=here
+        )
+        self._upkeep_items = Counter(
+            "rollbook_upkeep_items", "Rows and blobs that upkeep changed.", ("step",), registry=here
+        )
+        self._upkeep_seconds = Histogram(
+            "rollbook_upkeep_seconds", "Length of one turn of upkeep.", registry=here
+        )
+        self._upkeep_last = Gauge(
+            "rollbook_upkeep_last_turn_timestamp_seconds",
+            "When the last turn of upkeep ended.",
+            multiprocess_mode="max",
+            registry=here,
+        )
+        self._s3_requests = Counter(
+            "rollbook_s3_requests", "Requests to S3.", ("operation", "outcome"), registry=here
+        )
+        self._s3_seconds = Histogram(
+            "rollbook_s3_seconds",
+            "Time of a request to S3, with its repetitions.",
+            ("operation",),
+            buckets=_SECONDS,
+            registry=here,
+        )
+        self._webhooks = Counter(
+            "rollbook_webhook_attempts",
+            "Attempts to deliver a webhook.",
+            ("outcome",),
+            registry=here,
+        )
+        self._pool_size = Gauge(
+            "rollbook_database_connections",
+            "Transactions that can run at once.",
+            multiprocess_mode="livesum",
+            registry=here,
+        )
+        self._pool_busy = Gauge(
+            "rollbook_database_connections_busy",
+            "Transactions that run now.",
+            multiprocess_mode="livesum",
+            registry=here,
+        )
+        self._pool_wait = Histogram(
+            "rollbook_database_wait_seconds",
+            "Time that a transaction waited for its turn.",
+            buckets=_SECONDS,
+            registry=here,
+        )
+
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         self._requests.labels(method, route, status).inc()
         self._seconds.labels(route).observe(seconds)
@@ -77,6 +175,31 @@ class PrometheusMetrics:
 
     def artifact(self, kind: str, size: int) -> None:
         self._artifacts.labels(kind).inc(size)
+
+    def upkeep_step(self, step: str, outcome: str, count: int) -> None:
+        self._upkeep_steps.labels(step, outcome).inc()
+        self._upkeep_items.labels(step).inc(count)
+
+    def upkeep_turn(self, seconds: float) -> None:
+        self._upkeep_seconds.observe(seconds)
+        self._upkeep_last.set_to_current_time()
+
+    def s3_request(self, operation: str, outcome: str, seconds: float) -> None:
+        self._s3_requests.labels(operation, outcome).inc()
+        self._s3_seconds.labels(operation).observe(seconds)
+
+    def webhook(self, outcome: str) -> None:
+        self._webhooks.labels(outcome).inc()
+
+    def database_pool(self, size: int) -> None:
+        self._pool_size.set(size)
+
+    def database_began(self, waited_s: float) -> None:
+        self._pool_busy.inc()
+        self._pool_wait.observe(waited_s)
+
+    def database_ended(self) -> None:
+        self._pool_busy.dec()
 
 
 def share_between_workers(folder: Path) -> None:

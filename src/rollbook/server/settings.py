@@ -30,6 +30,10 @@ class Settings:
     secret: bytes = field(repr=False)
     """Signs URLs. All processes of one server need the same secret: from ROLLBOOK_SECRET, or from the data folder."""
     s3_endpoint: str | None = None
+    s3_public_endpoint: str | None = None
+    """Where clients reach S3, when that is another address than `s3_endpoint`. Signed URLs lead there."""
+    database_connections: int = 16
+    """Connections of one process to PostgreSQL. All processes together must stay below `max_connections` there."""
     public_url: str | None = None
     """The URL at which clients reach this server, when it differs from their Host header."""
     allowed_hosts: tuple[str, ...] = ()
@@ -248,6 +252,7 @@ def _proxies(given: object) -> tuple[str, ...]:
 _WHOLE = {
     "port": 0,
     "workers": 1,
+    "database_connections": 1,
     "upload_ttl_s": 1,
     "download_ttl_s": 1,
     "body_limit_bytes": 1,

@@ -166,6 +166,77 @@ async def test_a_completion_whose_answer_was_lost_is_not_taken_for_a_failure(
     await fresh.close()
 
 
+_HALF = b'<?xml version="1.0"?><Error><Code>NoSuchBuck'
+
+
+def _broken_off(how: str) -> bytes:
+    """A 404 that is lost in the middle of its message."""
+    framed = b"3e8\r\n" + _HALF if how.startswith("Transfer") else _HALF
+    head = f"HTTP/1.1 404 Not Found\r\nContent-Type: application/xml\r\n{how}\r\nConnection: close"
+    return head.encode() + b"\r\n\r\n" + framed
+
+
+@pytest.mark.parametrize("how", ["Content-Length: 1000", "Transfer-Encoding: chunked"])
+async def test_an_error_message_that_breaks_off_is_asked_for_again(
+    blobs: BlobStore, line: BadLine, how: str
+) -> None:
+    await put(blobs, b"x")
+    await blobs.close()
+
+    async def listed(store: BlobStore) -> list[str]:
+        return [info.key async for info in store.list("episodes/org/")]
+
+    async def digested(store: BlobStore) -> str:
+        return await store.sha256(KEY)
+
+    for ask in (digested, listed):
+        fresh = opened(line.url)
+        line.answers = [_broken_off(how)] * 2
+        assert await ask(fresh)
+        assert line.answers == []
+        await fresh.close()
+
+
+async def test_error_messages_that_always_break_off_are_an_unavailable_store(
+    blobs: BlobStore, line: BadLine
+) -> None:
+    line.answers = [_broken_off("Transfer-Encoding: chunked")] * 4
+    with pytest.raises(BlobStoreUnavailable, match="does not answer"):
+        await blobs.read(KEY)
+    assert line.answers == []
+
+
+async def test_signed_urls_lead_to_the_public_endpoint_and_requests_to_the_internal_one(
+    rclone: Served, line: BadLine
+) -> None:
+    """`line` stands for the name by which clients reach the same server."""
+    blobs = open_blobs(
+        f"s3://{BUCKET}/below/here",
+        secret=SECRET,
+        s3_endpoint=rclone.url,
+        s3_public_endpoint=line.url,
+    )
+    put_url = await blobs.presign_put(KEY, content_type="video/mp4", ttl_s=60, base_url="")
+    get_url = await blobs.presign_get(KEY, ttl_s=60, base_url="", content_type="video/mp4")
+    upload = await blobs.start_multipart(KEY, content_type="video/mp4")
+    part_url = await blobs.presign_part(KEY, upload, 1, ttl_s=60, base_url="")
+    assert all(url.startswith(f"{line.url}/") for url in (put_url, get_url, part_url))
+    assert line.connections == 0, "the server itself used the internal address"
+    sent = httpx.put(put_url, content=b"through the door", headers={"Content-Type": "video/mp4"})
+    assert sent.status_code == 200
+    assert httpx.get(get_url).content == b"through the door"
+    assert await blobs.sha256(KEY) == hashlib.sha256(b"through the door").hexdigest()
+    await blobs.abort_multipart(KEY, upload)
+    await blobs.close()
+
+
+def test_a_public_endpoint_that_is_no_url_is_refused(rclone: Served) -> None:
+    with pytest.raises(ConfigurationError, match="is not a URL"):
+        open_blobs(
+            f"s3://{BUCKET}", secret=SECRET, s3_endpoint=rclone.url, s3_public_endpoint="s3.example"
+        )
+
+
 async def test_a_server_that_is_down_is_unavailable_and_found_again(tmp_path: Path) -> None:
     with rclone_server(tmp_path) as server:
         blobs = opened(server.url)

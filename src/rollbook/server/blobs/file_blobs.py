@@ -75,8 +75,8 @@ _THREADS = 16
 _TRIES = 5
 
 
-def open_url(url: str, *, secret: bytes, s3_endpoint: str | None) -> LocalBlobs:
-    """`file:///folder`. `s3_endpoint` is for S3 alone."""
+def open_url(url: str, *, secret: bytes, **_for_s3: object) -> LocalBlobs:
+    """`file:///folder`. The other arguments are for S3 alone."""
     split = urlsplit(url)
     if split.netloc not in ("", "localhost") or not split.path:
         message = f"blobs: {url!r} is not a folder of this machine; expected file:///folder"

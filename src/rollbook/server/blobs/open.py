@@ -13,12 +13,22 @@ from typing import cast
 from rollbook.errors import ConfigurationError
 from rollbook.server import blobs
 from rollbook.server.blobs.interface import BlobStore
+from rollbook.server.metrics import NO_METRICS, Metrics
+from rollbook.server.settings import Settings
 
 
-def open_blobs(url: str, *, secret: bytes, s3_endpoint: str | None = None) -> BlobStore:
+def open_blobs(
+    url: str,
+    *,
+    secret: bytes,
+    s3_endpoint: str | None = None,
+    s3_public_endpoint: str | None = None,
+    metrics: Metrics = NO_METRICS,
+) -> BlobStore:
     """`file:///folder`, whose URLs are signed with `secret`, or `s3://bucket/prefix`.
 
-    S3 takes its credentials, region and endpoint from the usual `AWS_*` variables, and from where boto3 looks.
+    S3 takes its credentials, region and endpoint from the usual `AWS_*` variables, and from where boto3 looks. Signed
+    URLs lead to `s3_public_endpoint`, if clients reach S3 at another address than this server does.
     """
     scheme = url.split("://", 1)[0]
     if scheme not in _schemes():
@@ -35,7 +45,24 @@ def open_blobs(url: str, *, secret: bytes, s3_endpoint: str | None = None) -> Bl
             "pip install 'rollbook[server]'"
         )
         raise ConfigurationError(message=message) from missing
-    return cast("BlobStore", module.open_url(url, secret=secret, s3_endpoint=s3_endpoint))
+    opened = module.open_url(
+        url,
+        secret=secret,
+        s3_endpoint=s3_endpoint,
+        s3_public_endpoint=s3_public_endpoint,
+        metrics=metrics,
+    )
+    return cast("BlobStore", opened)
+
+
+def open_blobs_of(settings: Settings, metrics: Metrics = NO_METRICS) -> BlobStore:
+    return open_blobs(
+        settings.blobs_url,
+        secret=settings.secret,
+        s3_endpoint=settings.s3_endpoint,
+        s3_public_endpoint=settings.s3_public_endpoint,
+        metrics=metrics,
+    )
 
 
 def _schemes() -> list[str]:

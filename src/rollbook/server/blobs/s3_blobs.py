@@ -1,7 +1,8 @@
 """Blobs as objects of one S3 bucket below a prefix. boto3 makes the requests and the presigned URLs, in threads.
 
 Clients move bytes by presigned URLs; only what the server makes or checks itself passes through here, a part at a time.
-boto3 repeats a request that met a passing fault (5xx, a lost connection); after that it is BlobStoreUnavailable.
+boto3 repeats a request that met a passing fault (5xx, a lost connection), and we repeat one whose error message broke
+off, which boto3 does not; after that it is BlobStoreUnavailable.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import os
 import re
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -25,6 +27,8 @@ import anyio
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError
 
 from rollbook.errors import (
     BlobError,
@@ -48,6 +52,7 @@ from rollbook.server.blobs.interface import (
     check_prefix,
     content_disposition,
 )
+from rollbook.server.metrics import NO_METRICS, Metrics
 
 T = TypeVar("T")
 
@@ -57,7 +62,10 @@ _PART = 16 << 20
 _CHUNK = 1 << 20
 _REQUESTS_AT_ONCE = 32
 _ATTEMPTS = 4
+_FIRST_WAIT_S = 0.1
 _RESUMES = 3
+_MOST_FAILURES = 5
+"""Uploads that cannot be aborted before a sweep is given up: S3 is likely down."""
 _TAKEN = frozenset({"PreconditionFailed", "ConditionalRequestConflict"})
 _WRONG_PARTS = frozenset({"InvalidPart", "InvalidPartOrder", "EntityTooSmall"})
 
@@ -66,7 +74,14 @@ for _name in ("boto3", "botocore", "urllib3"):
     logging.getLogger(_name).setLevel(logging.INFO)
 
 
-def open_url(url: str, *, secret: bytes, s3_endpoint: str | None) -> S3Blobs:
+def open_url(
+    url: str,
+    *,
+    secret: bytes,
+    s3_endpoint: str | None,
+    s3_public_endpoint: str | None = None,
+    metrics: Metrics = NO_METRICS,
+) -> S3Blobs:
     """`s3://bucket/prefix`. `secret` is not needed: boto3 signs with the credentials of S3."""
     split = urlsplit(url)
     bucket, prefix = split.netloc, split.path.strip("/")
@@ -78,16 +93,26 @@ def open_url(url: str, *, secret: bytes, s3_endpoint: str | None) -> S3Blobs:
             f"blobs: prefix {prefix!r} may have letters, digits, '.', '_' and '-' between slashes"
         )
         raise ConfigurationError(message=message)
-    return S3Blobs(bucket, prefix, s3_endpoint)
+    return S3Blobs(bucket, prefix, s3_endpoint, s3_public_endpoint, metrics)
 
 
 class S3Blobs:
     kind = "s3"
 
-    def __init__(self, bucket: str, prefix: str = "", endpoint: str | None = None) -> None:
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        endpoint: str | None = None,
+        public_endpoint: str | None = None,
+        metrics: Metrics = NO_METRICS,
+    ) -> None:
+        """Clients reach S3 at `public_endpoint`, where that is another address than the server's own `endpoint`."""
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self._client = s3_client(bucket, endpoint)
+        self._signer = s3_client(bucket, public_endpoint) if public_endpoint else self._client
+        self._metrics = metrics
         self._threads = ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="s3")
 
     # ------------------------------------------------------------------------------------ whole blobs
@@ -235,22 +260,41 @@ class S3Blobs:
     # ------------------------------------------------------------------------------------ housekeeping
 
     async def sweep(self, *, older_than_s: float) -> int:
-        """Aborts uploads to which nothing was added for so long."""
+        """Aborts uploads to which nothing was added for so long. One that cannot be aborted does not stop others."""
         before = datetime.now(UTC) - timedelta(seconds=older_than_s)
-        listed = await self._call("list_multipart_uploads", Prefix=self._prefix)
         removed = 0
-        for each in listed.get("Uploads", ()):
+        failures: list[BlobStoreUnavailable] = []
+        async for each in self._listed_uploads():
             key, upload = each["Key"].removeprefix(self._prefix), each["UploadId"]
-            if each["Initiated"] < before and not await self._has_new_part(key, upload, before):
-                await self.abort_multipart(key, upload)
-                removed += 1
+            try:
+                if each["Initiated"] < before and not await self._has_new_part(key, upload, before):
+                    await self.abort_multipart(key, upload)
+                    removed += 1
+            except BlobStoreUnavailable as error:
+                failures.append(error)
+                if len(failures) == _MOST_FAILURES:
+                    break
+        if failures:
+            raise failures[0]
         return removed
+
+    async def _listed_uploads(self) -> AsyncIterator[dict[str, Any]]:
+        asked = {"Prefix": self._prefix}
+        while True:
+            page = await self._call("list_multipart_uploads", **asked)
+            for each in page.get("Uploads", ()):
+                yield each
+            if not page.get("IsTruncated"):
+                return
+            asked["KeyMarker"] = page["NextKeyMarker"]
+            asked["UploadIdMarker"] = page["NextUploadIdMarker"]
 
     async def check(self) -> None:
         await self._call("list_objects_v2", Prefix=self._prefix, MaxKeys=1)
 
     async def close(self) -> None:
         self._client.close()
+        self._signer.close()
         self._threads.shutdown(wait=False)
 
     # ----------------------------------------------------------------------------------------- helpers
@@ -329,7 +373,7 @@ class S3Blobs:
                     start += len(chunk)
                     yield chunk
                 return
-            except BotoCoreError as error:
+            except (BotoCoreError, HTTPError) as error:
                 resumes += 1
                 if resumes > _RESUMES:
                     raise self._unreachable(error) from error
@@ -348,7 +392,7 @@ class S3Blobs:
         # in a thread, because credentials of a role may have to be renewed first
         return await self._in_thread(
             lambda: str(
-                self._client.generate_presigned_url(operation, Params=named, ExpiresIn=ttl_s)
+                self._signer.generate_presigned_url(operation, Params=named, ExpiresIn=ttl_s)
             )
         )
 
@@ -356,12 +400,32 @@ class S3Blobs:
         named = {"Bucket": self._bucket, **params}
         if key is not None:
             named["Key"] = self._prefix + key
+        began, outcome = time.monotonic(), "unavailable"
         try:
-            return await self._in_thread(partial(getattr(self._client, operation), **named))
+            answer = await self._answer(partial(getattr(self._client, operation), **named))
+            outcome = "ok"
+            return answer
         except ClientError as error:
+            outcome = "refused"
             raise self._our_error(error, key) from error
-        except BotoCoreError as error:
+        except (BotoCoreError, *_BROKEN_OFF) as error:
             raise self._unreachable(error) from error
+        finally:
+            self._metrics.s3_request(operation, outcome, time.monotonic() - began)
+
+    async def _answer(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return await self._in_thread(ask)
+            except _BROKEN_OFF:
+                if attempt == _ATTEMPTS:
+                    raise
+            except ClientError as error:
+                told = error.response["ResponseMetadata"]
+                told["RetryAttempts"] = told.get("RetryAttempts", 0) + attempt - 1
+                raise
+            await asyncio.sleep(_FIRST_WAIT_S * 2 ** (attempt - 1))
+        raise AssertionError("the last attempt returns or raises")
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -405,6 +469,26 @@ class _RangeAfterEnd(Exception):
     """The range that was asked for begins after the end of the object."""
 
 
+class _ShortBody(Exception):
+    """The message of an error has fewer bytes than its header says."""
+
+
+_BROKEN_OFF = (HTTPError, ResponseParserError, _ShortBody)
+"""An answer that breaks off in the middle of an error message, where boto3 does not ask again."""
+
+
+def _refuse_short_body(response_dict: Mapping[str, Any], **_: Any) -> None:
+    """boto3 takes what it got of an error for the whole, and would call a lost bucket or upload a lost object."""
+    said = response_dict["headers"].get("content-length", "")
+    body = response_dict["body"]
+    if response_dict["status_code"] < 300 or not said.isdecimal() or not isinstance(body, bytes):
+        return
+    if response_dict["context"]["operation_name"].startswith("Head"):
+        return  # an answer to HEAD has no body
+    if len(body) < int(said):
+        raise _ShortBody(f"{len(body)} of {said} bytes")
+
+
 def s3_client(
     bucket: str, endpoint: str | None, environment: Mapping[str, str] = os.environ
 ) -> Any:
@@ -438,6 +522,7 @@ def s3_client(
     try:
         session = boto3.Session(region_name=region)
         client = session.client("s3", endpoint_url=endpoint, config=config)
+        client.meta.events.register("before-parse.s3", _refuse_short_body)
         credentials = session.get_credentials()
     except (BotoCoreError, ValueError) as error:
         message = f"blobs: S3 cannot be used: {error}; check the AWS_* variables and the AWS configuration files"

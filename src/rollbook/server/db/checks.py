@@ -13,7 +13,7 @@ from rollbook.contracts.findings import Finding
 from rollbook.errors import RollbookError
 from rollbook.server.db.columns import now_us
 from rollbook.server.db.engine import NOBODY, Database
-from rollbook.server.db.migrate import HEAD, current_revision
+from rollbook.server.db.migrate import HEAD, REVISIONS, current_revision, newer_advice
 from rollbook.server.db.open import open_database
 from rollbook.server.db.sqlite import sqlite_path
 from rollbook.server.db.tables import metadata
@@ -39,6 +39,8 @@ def examine_database(database_url: str) -> list[Finding]:
 def _not_current(kind: str, revision: str | None) -> Finding:
     if revision is None:
         why = f"{kind}: empty; `rollbook serve` or `rollbook server migrate` sets it up"
+    elif revision not in REVISIONS:
+        return Finding("database", False, f"{kind}: {newer_advice(revision)}", "newer_than_release")
     else:
         why = f"{kind}: at revision {revision}, this release needs {HEAD}; run `rollbook server migrate`"
     return Finding("database", False, why, "not_migrated")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +20,7 @@ import msgspec
 import sqlalchemy as sa
 
 from rollbook.errors import DatabaseUnavailable
+from rollbook.server.metrics import Metrics
 
 T = TypeVar("T")
 Work = Callable[[sa.Connection], T]
@@ -111,6 +113,20 @@ def do(work: Work[T], connection: sa.Connection) -> T:
         return work(connection)
     finally:
         _in_work.yes = False
+
+
+def watched(metrics: Metrics, work: Callable[[], T]) -> Callable[[], T]:
+    """The work, with the time that it waited for its turn from now on."""
+    asked = time.perf_counter()
+
+    def run() -> T:
+        metrics.database_began(time.perf_counter() - asked)
+        try:
+            return work()
+        finally:
+            metrics.database_ended()
+
+    return run
 
 
 def submit(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:

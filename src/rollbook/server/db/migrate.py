@@ -23,7 +23,8 @@ from rollbook.server.db.open import postgres_url
 from rollbook.server.db.sqlite import make_private_file, sqlite_engine, sqlite_path
 
 _FOLDER = Path(__file__).with_name("migrations")
-HEAD = max(path.name[:4] for path in _FOLDER.glob("versions/[0-9]*.py"))
+REVISIONS = sorted(path.name[:4] for path in _FOLDER.glob("versions/[0-9]*.py"))
+HEAD = REVISIONS[-1]
 """The newest revision, from the file names: a current database is recognised without loading Alembic."""
 
 _ADVISORY_LOCK = 0x526F6C6C626F6F6B
@@ -52,17 +53,11 @@ def current_revision(database_url: str) -> str | None:
 def _upgrade(connection: sa.Connection, current: str | None) -> list[str]:
     from alembic import command
     from alembic.config import Config
-    from alembic.script import ScriptDirectory
 
+    if current is not None and current not in REVISIONS:
+        raise ConfigurationError(message=f"the database {newer_advice(current)}")
     config = Config()
     config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if current is not None and current not in known:
-        message = (
-            f"the database has revision {current!r}, which this release does not know: "
-            "a newer release migrated it, so install that one or restore a backup"
-        )
-        raise ConfigurationError(message=message)
     applied: list[str] = []
 
     def on_version_apply(*, step: Any, **_: Any) -> None:
@@ -71,6 +66,14 @@ def _upgrade(connection: sa.Connection, current: str | None) -> list[str]:
     config.attributes.update(connection=connection, on_version_apply=on_version_apply)
     command.upgrade(config, "head")
     return applied
+
+
+def newer_advice(revision: str) -> str:
+    """What is wrong with a database whose revision is not in REVISIONS, and what to do."""
+    return (
+        f"has revision {revision!r}, which this release does not know: "
+        "a newer release migrated it, so install that one or restore a backup"
+    )
 
 
 def _revision(connection: sa.Connection) -> str | None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from rollbook.errors import ConfigurationError
 from rollbook.server.db.engine import Database
 from rollbook.server.db.sqlite import SqliteDatabase, sqlite_path
+from rollbook.server.metrics import NO_METRICS, Metrics
 
 _POSTGRES_SCHEMES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 
 
-def open_database(url: str) -> Database:
-    """`sqlite:///path` or `postgresql://…`."""
+def open_database(url: str, *, connections: int = 16, metrics: Metrics = NO_METRICS) -> Database:
+    """`sqlite:///path` or `postgresql://…`, which gets at most so many `connections`."""
     if url.startswith("sqlite:///"):
-        return SqliteDatabase(sqlite_path(url))
+        return SqliteDatabase(sqlite_path(url), metrics)
     if url.startswith(_POSTGRES_SCHEMES):
         from rollbook.server.db.postgres import PostgresDatabase
 
-        return PostgresDatabase(postgres_url(url))
+        return PostgresDatabase(postgres_url(url), connections, metrics)
     scheme = url.split("://", 1)[0] if "://" in url else "a path without a scheme"
     message = f"database: {scheme} is not supported; expected sqlite:///PATH or postgresql://…"
     raise ConfigurationError(message=message)

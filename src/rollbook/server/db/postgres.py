@@ -3,6 +3,7 @@ row-level security shows no rows without one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -10,9 +11,19 @@ import sqlalchemy as sa
 
 from rollbook.errors import KeyRevoked
 from rollbook.server.db import engine
-from rollbook.server.db.engine import Database, Tenant, Work, do, from_json, submit, to_json
+from rollbook.server.db.engine import (
+    Database,
+    Tenant,
+    Work,
+    do,
+    from_json,
+    submit,
+    to_json,
+    watched,
+)
 from rollbook.server.db.errors import can_run_again, translated
 from rollbook.server.db.value_checks import is_storable
+from rollbook.server.metrics import NO_METRICS, Metrics
 
 T = TypeVar("T")
 
@@ -23,7 +34,7 @@ _OLDEST_CONNECTION_S = 1800
 class PostgresDatabase(Database):
     kind = "postgresql"
 
-    def __init__(self, url: str, connections: int = 16) -> None:
+    def __init__(self, url: str, connections: int = 16, metrics: Metrics = NO_METRICS) -> None:
         self._engine = sa.create_engine(
             url,
             pool_size=connections,
@@ -36,12 +47,17 @@ class PostgresDatabase(Database):
             hide_parameters=True,
         )
         self._threads = ThreadPoolExecutor(connections, thread_name_prefix="db")
+        self._metrics = metrics
+        metrics.database_pool(connections)
 
     def submit_read(self, tenant: Tenant, work: Work[T]) -> Future[T]:
-        return submit(self._threads, lambda: self._run(tenant, work, read_only=True))
+        return self._submit(lambda: self._run(tenant, work, read_only=True))
 
     def submit_write(self, tenant: Tenant, work: Work[T]) -> Future[T]:
-        return submit(self._threads, lambda: self._run(tenant, work, read_only=False))
+        return self._submit(lambda: self._run(tenant, work, read_only=False))
+
+    def _submit(self, work: Callable[[], T]) -> Future[T]:
+        return submit(self._threads, watched(self._metrics, work))
 
     def close(self) -> None:
         self._threads.shutdown()

@@ -20,8 +20,18 @@ import sqlalchemy as sa
 
 from rollbook.errors import ConfigurationError, DatabaseUnavailable, KeyRevoked
 from rollbook.server.db import engine
-from rollbook.server.db.engine import Database, Tenant, Work, do, from_json, submit, to_json
+from rollbook.server.db.engine import (
+    Database,
+    Tenant,
+    Work,
+    do,
+    from_json,
+    submit,
+    to_json,
+    watched,
+)
 from rollbook.server.db.errors import translated
+from rollbook.server.metrics import NO_METRICS, Metrics
 
 T = TypeVar("T")
 
@@ -44,6 +54,8 @@ def sqlite_path(url: str) -> Path:
 class _Job:
     work: Work[Any]
     future: Future[Any]
+    asked: float
+    """When, by `time.perf_counter()`."""
 
 
 @dataclass(slots=True)
@@ -62,8 +74,10 @@ class _Outcome:
 class SqliteDatabase(Database):
     kind = "sqlite"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, metrics: Metrics = NO_METRICS) -> None:
         make_private_file(path)
+        self._metrics = metrics
+        metrics.database_pool(_READERS + 1)
         self.path = path
         self._engine = sqlite_engine(path)
         self._own = threading.local()
@@ -77,14 +91,15 @@ class SqliteDatabase(Database):
         self._writer.start()
 
     def submit_read(self, tenant: Tenant, work: Work[T]) -> Future[T]:
-        return submit(self._readers, lambda: self._reader().run(_by_key(tenant, work)))
+        confirmed = _by_key(tenant, work)
+        return submit(self._readers, watched(self._metrics, lambda: self._reader().run(confirmed)))
 
     def submit_write(self, tenant: Tenant, work: Work[T]) -> Future[T]:
         future: Future[T] = Future()
         with self._door:  # so that no job is put behind the end of the queue
             if self._closed:
                 raise DatabaseUnavailable(detail="it is closing")
-            self._jobs.put(_Job(_by_key(tenant, work), future))
+            self._jobs.put(_Job(_by_key(tenant, work), future, time.perf_counter()))
         return future
 
     def close(self) -> None:
@@ -138,7 +153,7 @@ class SqliteDatabase(Database):
             connection = self._writing or self._open_writing()
             driver = _driver_of(connection)
             driver.execute("BEGIN IMMEDIATE")
-            outcomes = [_attempt(connection, driver, job) for job in batch]
+            outcomes = [self._attempt(connection, driver, job) for job in batch]
             driver.execute("COMMIT")
             connection.commit()  # only updates SQLAlchemy's state: the driver has nothing left to commit
         except BaseException as error:  # noqa: BLE001 - whatever it is, those who wait have to hear of it
@@ -146,6 +161,15 @@ class SqliteDatabase(Database):
             outcomes = [_Outcome(job.future, failure=translated(error)) for job in batch]
         for outcome in outcomes:
             outcome.tell()
+
+    def _attempt(
+        self, connection: sa.Connection, driver: sqlite3.Connection, job: _Job
+    ) -> _Outcome:
+        self._metrics.database_began(time.perf_counter() - job.asked)
+        try:
+            return _attempt(connection, driver, job)
+        finally:
+            self._metrics.database_ended()
 
     def _open_writing(self) -> sa.Connection:
         self._writing = self._engine.connect()

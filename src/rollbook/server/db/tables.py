@@ -43,6 +43,7 @@ from rollbook.server.db.eval_tables import (
     webhook_deliveries,
     webhooks,
 )
+from rollbook.server.db.lease_table import leases
 
 __all__ = [
     "api_keys",
@@ -56,6 +57,7 @@ __all__ = [
     "eval_runs",
     "idempotency_keys",
     "invitations",
+    "leases",
     "memberships",
     "metadata",
     "organisations",

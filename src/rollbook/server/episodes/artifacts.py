@@ -20,7 +20,7 @@ from starlette.responses import Response
 from rollbook.contracts.episode import ARTIFACT_KINDS, FILE_NAMES, ArtifactKind
 from rollbook.contracts.npz import ArrayFacts, NpzContent
 from rollbook.contracts.wire.episodes import Claim
-from rollbook.errors import BlobNotFound, BlobStoreUnavailable
+from rollbook.errors import BlobError, BlobNotFound, BlobStoreUnavailable
 from rollbook.server.accounts.callers import caller_of
 from rollbook.server.blobs.inspect_blob import Answer, Question, inspect_blobs
 from rollbook.server.blobs.interface import BlobInfo, sha256_of_file
@@ -275,21 +275,31 @@ def write_checks(scope: Scope, episode_id: str, checks: Sequence[ArtifactCheck])
 
 
 async def remove_blobs(
-    context: ServerContext, org_id: str, doomed: list[DoomedObject]
+    context: ServerContext, org_id: str, doomed: list[DoomedObject], *, most_failures: int = 1
 ) -> list[DoomedObject]:
-    """The objects that are deleted now. Objects that the blob store cannot delete at the moment stay noted."""
+    """The objects that are deleted now. Objects that the blob store does not delete stay noted, behind all others, so
+    that one which can never be deleted delays none. After `most_failures` the rest is left to upkeep."""
     gone: list[DoomedObject] = []
-    try:
-        for each in doomed:
+    kept: list[DoomedObject] = []
+    for each in doomed:
+        try:
             if each.store_id:
                 await context.blobs.abort_multipart(each.object_key, each.store_id)
             else:
                 await context.blobs.delete(each.object_key)
             gone.append(each)
-    except BlobStoreUnavailable as error:
-        context.log.warning("blobs_not_removed", org_id=org_id, error=str(error))
-    if gone:
-        await context.write_for(org_id, lambda scope: scope.forget_objects(gone))
+        except (BlobError, OSError) as error:
+            context.log.warning("blob_not_removed", org_id=org_id, error=str(error))
+            kept.append(each)
+            if len(kept) == most_failures:
+                break
+    if gone or kept:
+
+        def note(scope: Scope) -> None:
+            scope.forget_objects(gone)
+            scope.put_off_objects(kept)
+
+        await context.write_for(org_id, note)
     return gone
 
 

@@ -64,6 +64,7 @@ from rollbook.server.queries.accounts import (
 )
 from rollbook.server.queries.evals import EvalRunFilter, NewResult
 from rollbook.server.queries.finalize import Finalization, FinalizeQueries
+from rollbook.server.queries.leases import end_lease, renew_lease, take_lease
 from rollbook.server.queries.people import ROLES
 from rollbook.server.queries.search import EpisodeFilter, Page
 from rollbook.server.queries.verify import VerifyQueries, verdict
@@ -116,13 +117,16 @@ __all__ = [
     "delete_sessions_of",
     "device_login",
     "device_login_by_user_code",
+    "end_lease",
     "invitation_by_hash",
     "key_by_id",
     "needs_touch",
     "organisation_ids",
     "organisations_of_user",
+    "renew_lease",
     "session_by_hash",
     "set_password",
+    "take_lease",
     "touch_key",
     "use_sign_in_link",
     "user_by_email",

@@ -90,6 +90,29 @@ class ArtifactQueries(TenantScope):
             found.update(self._connection.execute(query).scalars())
         return found
 
+    def stored_artifacts(
+        self, limit: int, after: tuple[str, str] | None = None
+    ) -> list[ArtifactRow]:
+        """Artifacts whose bytes were checked, by episode and kind; the next ones after such a pair."""
+        table = tables.artifacts
+        place = sa.tuple_(table.c.episode_id, table.c.kind)
+        query = (
+            sa.select(table)
+            .where(self._of_tenant(table), table.c.status == "stored")
+            .order_by(table.c.episode_id, table.c.kind)
+            .limit(limit)
+        )
+        if after is not None:
+            query = query.where(place > sa.tuple_(*after))
+        return [row_as(ArtifactRow, row) for row in self._connection.execute(query)]
+
+    def sampled_artifacts(self, count: int) -> list[ArtifactRow]:
+        """A random sample of the artifacts whose bytes were checked."""
+        table = tables.artifacts
+        stored = sa.select(table).where(self._of_tenant(table), table.c.status == "stored")
+        found = self._connection.execute(stored.order_by(sa.func.random()).limit(count))
+        return [row_as(ArtifactRow, row) for row in found]
+
     # ------------------------------------------------------------------------------------ renditions
 
     def begin_rendition(self, most_tries: int) -> ArtifactRow | None:
@@ -250,6 +273,13 @@ class ArtifactQueries(TenantScope):
     def forget_objects(self, gone: Iterable[DoomedObject]) -> None:
         for each in gone:
             self._delete(tables.doomed_objects, object_key=each.object_key, store_id=each.store_id)
+
+    def put_off_objects(self, kept: Iterable[DoomedObject]) -> None:
+        """Moves them to the end of `doomed_objects`."""
+        now = {"doomed_at_us": self._now_us()}
+        for each in kept:
+            where = {"object_key": each.object_key, "store_id": each.store_id}
+            self._update(tables.doomed_objects, now, **where)
 
     # ---------------------------------------------------------------------------------------- quota
 

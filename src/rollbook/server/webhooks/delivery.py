@@ -129,6 +129,7 @@ class Sender:
             "took_ms": int((time.monotonic() - began) * 1000),
         }
         status, next_us = self._next_state(delivery, delivered)
+        context.metrics.webhook("retried" if status == "pending" else status)
 
         def note(scope: Scope) -> None:
             scope.note_attempt(delivery, outcome, status=status, next_attempt_at_us=next_us)
