@@ -87,8 +87,8 @@ def test_the_application_is_not_above_the_policies(guarded: World) -> None:
     assert role == (False, False)
 
 
-OF_PERSONS = ("sign_in_links", "device_logins")
-"""What waits for a person to sign in or to decide is shown to no organisation."""
+OF_PERSONS = ("sign_in_links", "device_logins", "leases")
+"""What waits for a person to sign in or to decide, and who does the upkeep, is shown to no organisation."""
 
 
 @pytest.mark.parametrize("tenant", [NOBODY, Tenant(org_id=""), Tenant(org_id="unknown")])

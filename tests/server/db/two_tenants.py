@@ -20,6 +20,7 @@ from rollbook.server.queries import (
     create_session,
     create_sign_in_link,
     decide_device_login,
+    take_lease,
 )
 from tests.server.tenants import Organisation, in_seconds, new_organisation
 
@@ -75,7 +76,7 @@ def fill(org: Organisation) -> Ids:
         more = {"policy_revision": REVISION, "seed": 4711, "tags": [MARK], "metadata": {MARK: MARK}}
         made = scope.create_episode({**values, **more}, [video], (MARK, MARK))
         waiting = {"rendition": "pending", "rendition_key": f"{MARK}/copy.mp4"}
-        scope.set_artifact(made.id, "video", size=4711, sha256=MARK, **waiting)
+        scope.set_artifact(made.id, "video", status="stored", size=4711, sha256=MARK, **waiting)
         upload = scope.create_upload(made.id, "video", size=9, part_size=5, store_id=MARK)
         assert upload is not None
         scope.put_part(upload.id, 1, 5, MARK)
@@ -122,7 +123,7 @@ def fill(org: Organisation) -> Ids:
 
 
 def sign_in(connection: sa.Connection, org: Organisation) -> None:
-    """The owner's session, a link to sign in, and a device that the owner let in."""
+    """The owner's session, a link to sign in, a device that the owner let in, and a lease for some work."""
     soon = in_seconds(600)
     create_session(
         connection,
@@ -136,6 +137,7 @@ def sign_in(connection: sa.Connection, org: Organisation) -> None:
     code = secret_of("code", org.org_id)
     create_device_login(connection, secret_of("device", org.org_id), code, expires_at_us=soon)
     decide_device_login(connection, code, approved=True, user_id=org.owner_id, org_id=org.org_id)
+    take_lease(connection, secret_of("lease", org.org_id), MARK, now_us=0, until_us=soon)
 
 
 def secret_of(what: str, org_id: str) -> str:
@@ -181,6 +183,8 @@ def belongs_to(table: sa.Table, org: Organisation) -> sa.ColumnElement[bool]:
         return table.c.id == org.owner_id
     if table.name == "sign_in_links":
         return table.c.user_id == org.owner_id
+    if table.name == "leases":
+        return table.c.name == secret_of("lease", org.org_id)
     return table.c.org_id == org.org_id
 
 

@@ -26,6 +26,7 @@ from rollbook.server.episodes.upkeep_lease import once_in
 from rollbook.server.episodes.uploads import slot
 from rollbook.server.metrics import PrometheusMetrics
 from rollbook.server.queries import DoomedObject, EpisodeRow
+from rollbook.server.queries.accounts import name_row
 from rollbook.server.settings import Settings
 from tests.server.blob_servers import ACCESS_KEY, BUCKET, SECRET_KEY, Served, rclone_server
 from tests.server.fixtures import StartServer
@@ -365,6 +366,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 def lease_of(name: str) -> Callable[[sa.Connection], tuple[str | None, int]]:
     def find(connection: sa.Connection) -> tuple[str | None, int]:
+        name_row(connection, name)
         query = sa.select(tables.leases).where(tables.leases.c.name == name)
         row = connection.execute(query).one()
         return row.holder, row.until_us
@@ -372,9 +374,12 @@ def lease_of(name: str) -> Callable[[sa.Connection], tuple[str | None, int]]:
     return find
 
 
-def set_leases(database: Database, holder: str | None, until_us: int) -> None:
-    changed = sa.update(tables.leases).values(holder=holder, until_us=until_us)
-    database.write_now(NOBODY, lambda connection: connection.execute(changed))
+def hold(name: str, holder: str, until_us: int) -> Callable[[sa.Connection], None]:
+    def change(connection: sa.Connection) -> None:
+        name_row(connection, name)
+        connection.execute(sa.update(tables.leases).values(holder=holder, until_us=until_us))
+
+    return change
 
 
 def test_of_two_servers_on_one_database_one_does_the_upkeep_and_the_other_takes_over(
@@ -393,7 +398,7 @@ def test_of_two_servers_on_one_database_one_does_the_upkeep_and_the_other_takes_
     assert told_by(other, "upkeep") == 0
     # `one` begins another turn and dies in the middle of it
     one.kill()
-    set_leases(database, "one", now_us() + 500_000)
+    database.write_now(NOBODY, hold(TURN, "one", now_us() + 500_000))
     wait_until(lambda: told_by(other, "upkeep") > 0)
     assert told_by(other, "upkeep_not_due") > 2
     assert database.read_now(NOBODY, lease_of(TURN))[0] != "one"

@@ -35,11 +35,11 @@ TOUCH_EVERY_US = 60_000_000
 
 def _look_up(connection: sa.Connection, table: sa.Table, **equal: str) -> AnyRow | None:
     (value,) = equal.values()
-    _name_row(connection, value)
+    name_row(connection, value)
     return statements.first(connection, table, equal)
 
 
-def _name_row(connection: sa.Connection, value: str) -> None:
+def name_row(connection: sa.Connection, value: str) -> None:
     """By its secret, its id or its e-mail address: the policies show no other row of these tables to a transaction
     without a tenant. Holds until the transaction ends or names another row."""
     if is_storable(value):
@@ -120,7 +120,7 @@ def create_user(
         "password_hash": password_hash,
         "created_at_us": now_us(),
     }
-    _name_row(connection, row["id"])
+    name_row(connection, row["id"])
     if not statements.insert_new(connection, tables.users, row):
         raise AlreadyTaken(what="e-mail address", value=row["email"])
     return UserRow(**row)
@@ -140,7 +140,7 @@ def set_password(connection: sa.Connection, user_id: str, password_hash: str | N
     """Ends every session of the user, so that a stolen session is useless."""
     delete_sessions_of(connection, user_id)
     changed = {"password_hash": password_hash}
-    _name_row(connection, user_id)
+    name_row(connection, user_id)
     return statements.update(connection, tables.users, changed, {"id": user_id}) == 1
 
 
@@ -180,12 +180,12 @@ def session_by_hash(
 
 
 def delete_session(connection: sa.Connection, token_hash: str) -> bool:
-    _name_row(connection, token_hash)
+    name_row(connection, token_hash)
     return statements.delete(connection, tables.sessions, {"token_hash": token_hash}) == 1
 
 
 def delete_sessions_of(connection: sa.Connection, user_id: str) -> int:
-    _name_row(connection, user_id)
+    name_row(connection, user_id)
     return statements.delete(connection, tables.sessions, {"user_id": user_id})
 
 
@@ -206,7 +206,7 @@ def create_sign_in_link(
     connection: sa.Connection, token_hash: str, user_id: str, *, expires_at_us: int
 ) -> None:
     row = {"token_hash": token_hash, "user_id": user_id, "expires_at_us": expires_at_us}
-    _name_row(connection, user_id)
+    name_row(connection, user_id)
     connection.execute(sa.insert(tables.sign_in_links), row)
 
 
@@ -217,7 +217,7 @@ def use_sign_in_link(
     concurrent uses."""
     if not is_storable(token_hash):
         return None
-    _name_row(connection, token_hash)
+    name_row(connection, token_hash)
     table = tables.sign_in_links
     now = at_us or now_us()
     statement = (
@@ -233,7 +233,7 @@ def use_sign_in_link(
 
 def withdraw_sign_in_links(connection: sa.Connection, user_id: str) -> int:
     """Deletes the unused links of a user; returns how many."""
-    _name_row(connection, user_id)
+    name_row(connection, user_id)
     return statements.delete(
         connection, tables.sign_in_links, {"user_id": user_id, "used_at_us": None}
     )
@@ -277,7 +277,7 @@ def create_device_login(
         "expires_at_us": expires_at_us,
         "scope": scope,
     }
-    _name_row(connection, device_code_hash)
+    name_row(connection, device_code_hash)
     if not statements.insert_new(
         connection, tables.device_logins, {"device_code_hash": device_code_hash, **row}
     ):
@@ -348,7 +348,7 @@ def _move_device_login(
 ) -> DeviceLoginRow | None:
     if not statements.can_be_stored(found):
         return None
-    _name_row(connection, *found.values())
+    name_row(connection, *found.values())
     table = tables.device_logins
     statement = (
         sa.update(table)

@@ -22,3 +22,11 @@ def upgrade() -> None:
         sa.Column("until_us", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("name", name="pk_leases"),
     )
+    connection = op.get_bind()
+    if connection.dialect.name == "postgresql":
+        for statement in (
+            "ALTER TABLE leases ENABLE ROW LEVEL SECURITY",
+            "ALTER TABLE leases FORCE ROW LEVEL SECURITY",
+            "CREATE POLICY looked_up ON leases USING (name = current_setting('app.lookup', true))",
+        ):
+            connection.execute(sa.text(statement))
