@@ -21,6 +21,8 @@ from typing import Self
 
 import httpx
 
+from tests.leash import start_tied
+
 ACCESS_KEY, SECRET_KEY = "rollbook-tests", "rollbook-tests-secret"
 BUCKET = "rollbook"
 REGION = "eu-central-1"
@@ -64,7 +66,7 @@ class Served:
     def start(self) -> None:
         self.port = self.port or free_port()
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(
+            self.process = start_tied(
                 self.command(self.port), stdout=log, stderr=log, env=self.environment
             )
         deadline = time.monotonic() + _START_LIMIT_S

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 
 from rollbook.contracts.wire.keys import KeyScope
+from tests.leash import start_tied
 
 _START_LIMIT_S = 30.0
 _CHILD = """
@@ -167,7 +168,7 @@ class RunningServer:
             "part_size": self.part_size,
         }
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(
+            self.process = start_tied(
                 [sys.executable, "-c", _CHILD, json.dumps(asked)],
                 stdout=log,
                 stderr=log,

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import httpx
 
+from tests.leash import start_tied
+
 START_LIMIT_S = 60.0
 _ROLLBOOK = "from rollbook.cli.main import main; main()"
 
@@ -57,7 +59,7 @@ def serving(
     greeting_path, log_path = data.parent / "greeting", data.parent / "log"
     command = ["serve", "--data", data, "--port", 0, *options]
     with open(greeting_path, "wb") as greeting, open(log_path, "wb") as log:
-        process = subprocess.Popen(
+        process = start_tied(
             [sys.executable, "-u", "-c", _ROLLBOOK, *map(str, command)],
             stdout=greeting,
             stderr=log,
