@@ -416,6 +416,58 @@ def test_members_over_the_same_bytes_are_refused() -> None:
     assert "overlapping" in refused(bytes(changed))
 
 
+def overlapping(large: bytes, *, method: int, padding: int = 0) -> bytes:
+    """Two members. By the directory they lie one after the other; the first one's own header moves its bytes over the
+    second one with an extra field, so that both have the bytes of the second."""
+    inner = zipped(("b.npy", large), method=method)
+    data_size = inner.index(b"PK\x01\x02") - 30 - len("b.npy")
+    quoted = (
+        30 + len("b.npy") + padding
+    )  # the header of the second member is the extra field of the first
+    first = struct.pack(
+        "<4s2B4HL2L2H",
+        *(b"PK\x03\x04", 20, 0, 0, method, 0, 33, zlib.crc32(large), data_size, len(large)),
+        *(len("a.npy"), quoted),
+    )
+    members = first + b"a.npy" + bytes(padding) + inner[: 30 + len("b.npy") + data_size]
+    second_at = len(first) + len("a.npy") + padding
+    directory = b"".join(
+        struct.pack(
+            "<4s4B4HL2L5H2L",
+            *(b"PK\x01\x02", 20, 3, 20, 0, 0, method, 0, 33, zlib.crc32(large)),
+            *(data_size, len(large), len(name), 0, 0, 0, 0, 0, place),
+        )
+        + name
+        for name, place in ((b"a.npy", 0), (b"b.npy", second_at))
+    )
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 2, 2, len(directory), len(members), 0)
+    return members + directory + end
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("rows", [4, 300_000], ids=["small", "large"])
+@pytest.mark.parametrize("form", ["bytes", "file", "facts"])
+def test_members_that_overlap_by_their_own_headers_are_refused(
+    method: int, rows: int, form: str, tmp_path: Path
+) -> None:
+    """The directory alone looks right if the first member is said to end before the second one begins."""
+    array = npy(np.zeros(rows, np.uint8) if method == zipfile.ZIP_DEFLATED else np.arange(rows))
+    packed = len(zipped(("b.npy", array), method=method))
+    attack = overlapping(array, method=method, padding=min(packed, 60_000))
+    source: Any = attack
+    if form == "file":
+        source = tmp_path / "attack.npz"
+        source.write_bytes(attack)
+    if form == "facts":
+        problem = inspect_npz(source).problem
+    else:
+        with pytest.raises(InvalidValue) as found:
+            read_npz(source)
+        problem = str(found.value)
+    assert problem is not None
+    assert "overlapping" in problem
+
+
 def test_a_member_that_lies_about_its_size_is_refused() -> None:
     packed = zipped(("a.npy", npy(np.zeros(1000))), method=zipfile.ZIP_DEFLATED)
     directory = packed.index(b"PK\x01\x02")

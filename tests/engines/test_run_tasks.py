@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ import pytest
 from rollbook import engines
 from rollbook.engines import Parallel, Progress, expect, run_tasks
 from rollbook.errors import ConfigurationError
+from tests.engines.test_in_order import alive
 
 PARALLEL: tuple[Parallel, ...] = ("inline", "thread", "process")
 
@@ -124,39 +126,51 @@ def sleepers(folder: str) -> Callable[[float], int]:
     return work
 
 
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+def test_a_process_that_takes_too_long_is_killed_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the test says that much time has passed, as long as the sleeping process lives."""
 
+    def clock() -> float:
+        return time.monotonic() + 10_000 * any(alive(int(name)) for name in os.listdir(tmp_path))
 
-def test_a_process_that_takes_too_long_is_killed_and_replaced(tmp_path: Path) -> None:
+    monkeypatch.setattr("rollbook.engines.tasks.time", SimpleNamespace(monotonic=clock))
     work = partial(sleepers, str(tmp_path))
-    found = list(run_tasks(work, [60.0, 0.0, 0.0], parallel="process", timeout_s=1.5))
-    late = next(done for done in found if done.item == 60.0)
+    found = list(run_tasks(work, [600.0, 0.0, 0.0], parallel="process", timeout_s=5_000))
+    late = next(done for done in found if done.item == 600.0)
     assert late.failure is not None
     assert late.failure.reason == "timed_out"
     (pid,) = map(int, os.listdir(tmp_path))
-    assert not _alive(pid)
+    assert not alive(pid)
     assert [done.failure for done in found if done.item == 0.0] == [None, None]
 
 
-def test_a_thread_that_takes_too_long_is_left_behind(tmp_path: Path) -> None:
-    began = time.monotonic()
-    work = partial(sleepers, str(tmp_path))
-    found = list(run_tasks(work, [3.0, 0.0], parallel="thread", timeout_s=0.2))
-    assert time.monotonic() - began < 2.5
-    assert {done.item: done.failure is None for done in found} == {3.0: False, 0.0: True}
+def test_a_thread_that_takes_too_long_is_left_behind() -> None:
+    """Its task ends only after the run has ended."""
+    run_has_ended, task_has_ended = threading.Event(), threading.Event()
+
+    def work(name: str) -> str:
+        if name == "late":
+            run_has_ended.wait()
+            task_has_ended.set()
+        return name
+
+    found = list(run_tasks(lambda: work, ["late", "next"], parallel="thread", timeout_s=0.2))
+    assert not task_has_ended.is_set()
+    run_has_ended.set()
+    assert [(done.item, done.value) for done in found] == [("late", None), ("next", "next")]
+    assert found[0].failure is not None
+    assert found[0].failure.reason == "timed_out"
+    assert task_has_ended.wait(60)
 
 
 def impatient() -> Callable[[float], str]:
     def work(seconds: float) -> str:
         for _ in range(3):
-            expect(0.3)
+            expect(1.0)
             time.sleep(seconds)
         expect(None)
-        time.sleep(0.4)
+        time.sleep(1.1)
         return "done"
 
     return work
@@ -164,29 +178,32 @@ def impatient() -> Callable[[float], str]:
 
 @pytest.mark.parametrize("parallel", ["thread", "process"])
 def test_a_task_can_ask_to_be_stopped_when_it_does_not_go_on(parallel: Parallel) -> None:
-    found = list(run_tasks(impatient, [0.2, 5.0], parallel=parallel, workers=2))
+    found = list(run_tasks(impatient, [0.4, 60.0], parallel=parallel, workers=2))
     by_item = {done.item: done for done in found}
-    assert (
-        by_item[0.2].value == "done"
-    )  # three steps of 0.2 s are more than 0.3 s, and each was in time
-    assert by_item[5.0].failure is not None
-    assert by_item[5.0].failure.reason == "timed_out"
+    # three steps of 0.4 s are more than 1 s, and each was in time
+    assert by_item[0.4].value == "done"
+    assert by_item[60.0].failure is not None
+    assert by_item[60.0].failure.reason == "timed_out"
 
 
 def test_an_abandoned_thread_ends_at_its_next_step() -> None:
-    went_on = threading.Event()
+    run_has_ended, went_on, has_ended = (threading.Event() for _ in range(3))
 
     def start() -> Callable[[int], None]:
         def work(_: int) -> None:
-            expect(0.1)
-            time.sleep(0.4)
-            expect(0.1)
-            went_on.set()
+            try:
+                expect(0.1)
+                run_has_ended.wait()
+                expect(0.1)
+                went_on.set()
+            finally:
+                has_ended.set()
 
         return work
 
     list(run_tasks(start, [1], parallel="thread"))
-    time.sleep(0.6)
+    run_has_ended.set()
+    assert has_ended.wait(60)
     assert not went_on.is_set()
 
 
@@ -275,36 +292,6 @@ def test_wrong_options_are_named(options: dict[str, Any], expected: str) -> None
 def test_without_ray_the_error_says_how_to_get_it() -> None:
     with pytest.raises(ConfigurationError, match=r"pip install 'rollbook\[ray\]'"):
         run_tasks(squares, [1], engine="ray")
-
-
-_PARENT = """
-import time
-from tests.engines.test_run_tasks import sleepers
-from functools import partial
-from rollbook.engines import run_tasks
-if __name__ == "__main__":
-    list(run_tasks(partial(sleepers, {folder!r}), [60.0, 60.0], parallel="process", workers=2))
-"""
-
-
-def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    program = tmp_path / "parent.py"
-    folder = tmp_path / "pids"
-    folder.mkdir()
-    program.write_text(_PARENT.format(folder=str(folder)))
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen([sys.executable, str(program)], env=environment) as parent:
-        _wait_for(lambda: len(os.listdir(folder)) == 2)
-        parent.kill()
-        pids = [int(name) for name in os.listdir(folder)]
-    _wait_for(lambda: not any(map(_alive, pids)))
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 class _CannotBeSent:

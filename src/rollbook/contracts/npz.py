@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from rollbook.contracts.zip_members import (
     NpzLimits,
     check_key,
+    check_place,
     open_members,
     refusal,
     stored_member,
@@ -128,7 +129,7 @@ class NpzArchive:
         name, self._stream, self._ours = _open_source(source)
         self._record = record or name
         try:
-            self._archive = open_members(self._stream, self._limits, self._record)
+            self._archive, self._ends = open_members(self._stream, self._limits, self._record)
         except BaseException:
             self.close()
             raise
@@ -143,7 +144,7 @@ class NpzArchive:
 
     def facts(self, key: str) -> ArrayFacts:
         info = self._info(key)
-        with zip_errors(self._record, key), self._archive.open(info) as member:
+        with zip_errors(self._record, key), self._open(info) as member:
             return self._header(key, info, member)[0]
 
     def read(self, key: str) -> AnyArray:
@@ -180,9 +181,13 @@ class NpzArchive:
         """A small member of an archive in memory is read directly, because zipfile needs more time to open it than to
         read it."""
         if not isinstance(self._stream, io.BytesIO) or info.file_size > _PIECE:
-            return self._archive.open(info)
-        data = stored_member(self._stream.getbuffer(), info)
-        return self._archive.open(info) if data is None else io.BytesIO(data)
+            return self._open(info)
+        data = stored_member(self._stream.getbuffer(), info, self._ends[info.filename])
+        return self._open(info) if data is None else io.BytesIO(data)
+
+    def _open(self, info: zipfile.ZipInfo) -> IO[bytes]:
+        check_place(self._archive, info, self._ends[info.filename], self._record)
+        return self._archive.open(info)
 
     def _header(self, key: str, info: zipfile.ZipInfo, member: Any) -> tuple[ArrayFacts, bool]:
         """Type, shape and whether the order is Fortran's. They must account for every byte of the member."""

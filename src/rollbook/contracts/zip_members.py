@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -66,8 +66,14 @@ def zip_errors(record: str, field: str) -> Iterator[None]:
         raise refusal(record, field, f"damaged ({error})", "a whole archive") from error
 
 
-def open_members(stream: BinaryIO, limits: NpzLimits, record: str) -> zipfile.ZipFile:
-    """Open the archive after checking that sizes, names, places and methods of all members are within the limits."""
+def open_members(
+    stream: BinaryIO, limits: NpzLimits, record: str
+) -> tuple[zipfile.ZipFile, Mapping[str, int]]:
+    """Open the archive after checking that sizes, names, places and methods of all members are within the limits.
+
+    Also returns where each member has to end, by name. `check_place` compares this with the member's own header, when
+    the member is read: a source that is far away is not asked for every header at once.
+    """
     size = stream.seek(0, 2)
     count, directory_at = _check_end(stream, size, limits, record)
     with zip_errors(record, "archive"):
@@ -77,13 +83,33 @@ def open_members(stream: BinaryIO, limits: NpzLimits, record: str) -> zipfile.Zi
         raise refusal(record, "archive", f"{len(members)} members", f"{count}, as its end says")
     for member in members:
         _check_member(member, limits, record)
-    _check_apart(members, directory_at, record)
+    ends = _check_apart(members, directory_at, record)
     _check_sizes(members, size, limits, record)
-    return archive
+    return archive, ends
 
 
-def stored_member(archive: memoryview, member: zipfile.ZipInfo) -> memoryview | None:
-    """The bytes of a member that is stored unpacked and whose header and checksum match the directory.
+def check_place(archive: zipfile.ZipFile, member: zipfile.ZipInfo, end: int, record: str) -> None:
+    """Refuse a member whose own header moves its bytes over those of another member, with a long extra field.
+
+    Python before 3.11.8 does not look.
+    """
+    stream = archive.fp
+    assert stream is not None
+    with archive._lock:  # type: ignore[attr-defined] # other threads read from the same stream
+        stream.seek(member.header_offset)
+        header = stream.read(_LOCAL.size)
+    *_, name_size, extra_size = _LOCAL.unpack(header)
+    begins_at = member.header_offset + _LOCAL.size + name_size + extra_size
+    if begins_at + member.compress_size > end:
+        raise _overlapping(member, record)
+
+
+def _overlapping(member: zipfile.ZipInfo, record: str) -> InvalidValue:
+    return refusal(record, member.filename, "overlapping another", "bytes of its own")
+
+
+def stored_member(archive: memoryview, member: zipfile.ZipInfo, end: int) -> memoryview | None:
+    """The bytes of a member that is stored unpacked, ends by `end`, and whose header and checksum match the directory.
 
     None for any other member: zipfile then unpacks it or reports what is wrong.
     """
@@ -96,7 +122,7 @@ def stored_member(archive: memoryview, member: zipfile.ZipInfo) -> memoryview | 
     if signature != b"PK\x03\x04" or name != member.orig_filename.encode(encoding, "replace"):
         return None
     begins_at = at + _LOCAL.size + name_size + extra_size
-    data = archive[begins_at : begins_at + member.file_size]
+    data = archive[begins_at : min(begins_at + member.file_size, end)]
     return data if len(data) == member.file_size and zlib.crc32(data) == member.CRC else None
 
 
@@ -154,20 +180,30 @@ def _check_member(member: zipfile.ZipInfo, limits: NpzLimits, record: str) -> No
         raise refusal(record, name, "two sizes", "one size, as it is stored unpacked")
 
 
-def _check_apart(members: Sequence[zipfile.ZipInfo], directory_at: int, record: str) -> None:
-    """Refuse members that share bytes: that is how a zip bomb makes a small file unpack to a large one."""
-    names = set()
+def _check_apart(
+    members: Sequence[zipfile.ZipInfo], directory_at: int, record: str
+) -> dict[str, int]:
+    """Refuse members that share bytes: that is how a zip bomb makes a small file unpack to a large one.
+
+    Returns where each member has to end: where the next one begins.
+    """
+    ends: dict[str, int] = {}
+    previous: str | None = None
     free_from = 0
     for member in sorted(members, key=lambda each: each.header_offset):
-        if member.filename in names:
+        if member.filename in ends:
             raise refusal(record, member.filename, "there twice", "every name once")
-        names.add(member.filename)
         if member.header_offset < free_from:
-            raise refusal(record, member.filename, "overlapping another", "bytes of its own")
+            raise _overlapping(member, record)
+        if previous is not None:
+            ends[previous] = member.header_offset
+        previous = member.filename
+        ends[previous] = directory_at
         name_size = len(member.filename.encode("utf-8" if member.flag_bits & _UTF_8 else "cp437"))
         free_from = member.header_offset + _LOCAL_HEADER_SIZE + name_size + member.compress_size
     if free_from > directory_at:
         raise refusal(record, "archive", "cut short", "all bytes its directory promises")
+    return ends
 
 
 def _check_sizes(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection, resource_tracker
-from typing import Any
+from typing import Any, NoReturn
 
 from rollbook.engines.tasks import (
     CLOSE_S,
@@ -65,8 +65,15 @@ class Processes:
                 if late is not None:
                     found.append((worker.task, None, late))
                     self._end(worker)
-        self._all = [each for each in self._all if each.process.is_alive() or each.task]
+        self._drop_lost()
         return found
+
+    def _drop_lost(self) -> None:
+        """Ends the processes that an idle worker had started before it was lost."""
+        for worker in self._all:
+            if worker.task is None and not worker.process.is_alive():
+                self._end(worker)
+        self._all = [each for each in self._all if each.task or each.process.is_alive()]
 
     def _received(self, worker: _Process) -> Finished:
         task = worker.task
@@ -172,7 +179,7 @@ def _process_main(pipe: connection.Connection, start: Start, deadline: Any) -> N
         try:
             item = pipe.recv()
         except EOFError:
-            return
+            _end_group()
         if item is None:
             break
         if work is None:
@@ -199,4 +206,11 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)
+        _end_group()
+
+
+def _end_group() -> NoReturn:
+    """Ends this worker and the processes that it started. Nobody is left who could end them later."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

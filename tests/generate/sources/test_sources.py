@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -592,19 +592,38 @@ def test_a_killed_writer_leaves_no_store_and_the_next_one_cleans_up(tmp_path: Pa
 # -------------------------------------------------------------------------------------------- speed
 
 
-@pytest.mark.slow
-def test_a_store_of_a_thousand_rows_opens_at_once(tmp_path: Path) -> None:
-    write_store(tmp_path / "s", scenes=100, rows=10)
-    started = time.process_time()
-    opened = SourceStore.open(tmp_path / "s")
-    took = time.process_time() - started
-    assert len(opened) == 1000
-    assert took < 0.5
-    opened.row(500)
-    started = time.process_time()
-    for index in range(480, 520):
-        opened.row(index)
-    assert (time.process_time() - started) / 40 < 0.02
+@contextmanager
+def opened_files(folder: Path) -> Iterator[list[str]]:
+    """The files in `folder` that are opened inside the block."""
+    found: list[str] = []
+    watching = True
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if watching and event == "open" and str(arguments[0]).startswith(str(folder)):
+            found.append(str(arguments[0]))
+
+    sys.addaudithook(watch)  # a hook cannot be removed
+    try:
+        yield found
+    finally:
+        watching = False
+
+
+def test_opening_a_store_and_reading_a_row_take_no_longer_in_a_large_store(tmp_path: Path) -> None:
+    """As many files are opened, and none for the rows before it."""
+    opened_for = {}
+    for scenes in (2, 20):
+        place = tmp_path / str(scenes)
+        write_store(place, scenes=scenes, rows=2, rows_per_shard=4)
+        with opened_files(place) as to_open:
+            store = SourceStore.open(place)
+        with opened_files(place) as for_a_row:
+            store.row(len(store) - 1)
+        with opened_files(place) as for_the_next:
+            store.row(len(store) - 2)
+        opened_for[scenes] = (len(to_open), len(for_a_row), len(for_the_next))
+    assert opened_for[2] == opened_for[20]
+    assert opened_for[20][2] == 0
 
 
 def test_config_digests_tell_ints_from_floats() -> None:
