@@ -52,7 +52,7 @@ class WatchedFiles:
         self._lock = threading.RLock()
         self._bytes: dict[Inode, bytes] = {}
         self._names: dict[Inode, dict[str, Inode]] = {}
-        self._held: list[int] = []
+        self._held: dict[Inode, int] = {}
         self._patches = [
             mock.patch.object(os, "fsync", self._watched_fsync),
             mock.patch.object(os, "rename", self._watched_naming(os.rename)),
@@ -79,7 +79,7 @@ class WatchedFiles:
     ) -> None:
         for patch in self._patches:
             patch.stop()
-        for descriptor in self._held:
+        for descriptor in self._held.values():
             os.close(descriptor)
 
     # ------------------------------------------------------------------------------ what remains
@@ -141,9 +141,10 @@ class WatchedFiles:
 
     def _keep(self, descriptor: int) -> None:
         """Notes the content. The descriptor stays open, so that no other file gets the same number."""
-        self._held.append(descriptor)
         found = os.fstat(descriptor)
-        place = f"/proc/self/fd/{descriptor}"
+        if self._held.setdefault(_inode(found), descriptor) != descriptor:
+            os.close(descriptor)
+        place = f"/proc/self/fd/{self._held[_inode(found)]}"
         if stat.S_ISDIR(found.st_mode):
             entries = list(os.scandir(place))
             self._names[_inode(found)] = {

@@ -24,6 +24,7 @@ from rollbook.client.credentials import (
     write_profile,
 )
 from rollbook.errors import ConfigurationError
+from tests.watched_files import WatchedFiles
 
 HERE = Profile(api_key="rb_file", base_url="https://file.example")
 
@@ -44,6 +45,14 @@ def test_a_call_counts_more_than_the_environment_and_that_more_than_the_file(
     assert resolve_access().base_url == "https://env.example"
     found = resolve_access("rb_call", "http://call.example:8000/")
     assert (found.api_key, found.base_url) == ("rb_call", "http://call.example:8000")
+
+
+def test_a_login_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLBOOK_HOME", str(tmp_path))
+    with WatchedFiles(tmp_path) as watched:
+        path = write_profile(HERE)
+        assert watched.is_durable(path)
+    assert watched.named_before_sync == []
 
 
 def test_what_is_missing_is_said_with_what_to_do() -> None:

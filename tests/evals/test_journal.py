@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from rollbook.contracts.evals import EvalResult
 from rollbook.errors import StorageError
 from rollbook.evals.journal import AbandonedJournals, FinishedReplay, Journal, remove_journals
+from tests.watched_files import WatchedFiles
 
 
 def row(name: str, status: str = "complete", data: bytes = b"npz") -> FinishedReplay:
@@ -34,6 +36,35 @@ def test_rows_that_were_not_delivered_are_found_with_their_artifacts(tmp_path: P
     (found,) = left_behind(tmp_path / "run")  # the failed one is tried again
     assert (found.id, found.result.candidate_episode_id) == ("b", "replay-of-b")
     assert (found.result.metrics, found.fps) == ({"step_count": 3}, 10.0)
+
+
+def test_what_is_kept_survives_a_power_cut(tmp_path: Path) -> None:
+    """When `keep` has returned: the folder, the line of each row, and the file with its artifacts."""
+    folder = tmp_path / "runs" / "run"
+    with WatchedFiles(tmp_path) as watched:
+        journal = Journal(folder)
+        journal.keep([row("a"), row("b")])
+        assert watched.is_durable(tmp_path / "runs")
+        journal.keep([row("c", "failed")])
+        assert watched.is_durable(tmp_path / "runs")
+        journal.close()
+    assert watched.named_before_sync == []
+
+
+def test_the_artifacts_are_on_disk_before_the_line_that_names_them(tmp_path: Path) -> None:
+    """Otherwise a power cut in between leaves a row whose artifacts are lost."""
+
+    def complete(watched: WatchedFiles) -> None:
+        for lines in tmp_path.glob("*.jsonl"):
+            durable = watched.after_power_cut(lines)
+            for line in (durable if isinstance(durable, bytes) else b"").splitlines():
+                for name, *_ in json.loads(line)["row"]["pieces"].values():
+                    assert watched.after_power_cut(tmp_path / name) == b"npznpznpz"
+
+    with WatchedFiles(tmp_path, at_each_step=complete):
+        journal = Journal(tmp_path)
+        journal.keep([row("a")])
+        journal.close()
 
 
 def test_artifacts_lie_where_the_row_says(tmp_path: Path) -> None:

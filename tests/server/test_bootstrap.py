@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from rollbook.server.accounts.keys import hash_of, matches, parse_api_key
 from rollbook.server.bootstrap import Bootstrapped, bootstrap, first_start
@@ -14,6 +15,8 @@ from rollbook.server.queries import (
     organisations_of_user,
     use_sign_in_link,
 )
+from rollbook.server.settings import Settings
+from tests.watched_files import WatchedFiles
 
 
 def check_usable(database: Database, made: Bootstrapped) -> None:
@@ -78,3 +81,12 @@ def test_nothing_that_opens_a_door_is_in_the_database(database: Database) -> Non
     assert secret not in told
     assert made.sign_in_token not in told
     assert "organisation.created" in told
+
+
+def test_the_secret_of_a_server_survives_a_power_cut(tmp_path: Path) -> None:
+    """Everything that was signed with it would be lost with it."""
+    with WatchedFiles(tmp_path) as watched:
+        secret = Settings.load(tmp_path / "new" / "data").secret
+        (path,) = (tmp_path / "new" / "data").iterdir()
+        assert watched.after_power_cut(path) == secret
+    assert watched.named_before_sync == []

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rollbook.errors import ConfigurationError
+from rollbook.files import fsync_folder
 
 ENV_API_KEY = "ROLLBOOK_API_KEY"
 ENV_BASE_URL = "ROLLBOOK_BASE_URL"
@@ -167,6 +168,7 @@ def _write(profiles: Mapping[str, Profile]) -> None:
             file.flush()
             os.fsync(descriptor)
         os.replace(temp, path)
+        fsync_folder(path.parent)
     finally:
         with suppress(FileNotFoundError):
             temp.unlink()

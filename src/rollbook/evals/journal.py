@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from rollbook.contracts.episode import ArtifactKind
 from rollbook.contracts.evals import EvalResult
 from rollbook.errors import StorageError
-from rollbook.files import fsync_folder, write_bytes
+from rollbook.files import fsync_folder, make_folders, write_bytes
 
 _SUFFIX = ".jsonl"
 _BATCH_SUFFIX = ".batch"
@@ -98,7 +98,7 @@ class Journal:
         self._batches = 0
         path = folder / f"{self._token}{_SUFFIX}"
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(folder, mode=0o700)
             self._file: BinaryIO = open(path, "ab")  # noqa: SIM115 - closed by close
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -33,7 +33,7 @@ from rollbook.errors import (
     TruncatedFile,
     UnsupportedVersion,
 )
-from rollbook.files import promote_folder, write_bytes
+from rollbook.files import make_folders, promote_folder, write_bytes
 from rollbook.server.db.migrate import current_revision
 from rollbook.server.db.sqlite import make_private_file, sqlite_path
 from rollbook.server.settings import Settings
@@ -129,7 +129,7 @@ def _unfinished(final: Path) -> Iterator[Path]:
     folder = final.with_name(f".{final.name}.{os.urandom(8).hex()}.partial")
     try:
         try:
-            final.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(final.parent)
             folder.mkdir(mode=0o700)
             yield folder
         except OSError as error:

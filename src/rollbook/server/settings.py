@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rollbook.errors import ConfigurationError, StorageError
+from rollbook.files import fsync_folder, make_folders
 
 DEFAULT_PORT = 8321
 _LEAST_SECRET_BYTES = 32
@@ -173,7 +174,7 @@ def _in_url(host: str) -> str:
 def _private_folder(folder: Path) -> Path:
     """The folder holds hashes of keys and recordings: no other user of the machine may read it."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(folder, mode=0o700)
         return folder.resolve(strict=True)
     except OSError as error:
         detail = f"the data folder cannot be made: {error.strerror}"
@@ -220,6 +221,7 @@ def _write_secret(path: Path) -> None:
             temp.unlink()
     except OSError as error:
         raise StorageError(path=str(path), detail=f"cannot be written: {error.strerror}") from error
+    fsync_folder(path.parent)
 
 
 def _public_url(url: str | None) -> str | None:

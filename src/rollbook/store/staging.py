@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from rollbook.errors import LeaseHeld, StorageError, TargetExists
-from rollbook.files import promote_folder, write_errors
+from rollbook.files import make_folders, promote_folder, write_errors
 from rollbook.store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     FileSums,
@@ -136,7 +136,7 @@ class _WriterLock:
 
     def acquire(self) -> None:
         with write_errors(self._path):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(self._path.parent)
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             with write_errors(self._path):
