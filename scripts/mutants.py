@@ -33,7 +33,7 @@ GUARDS: dict[str, tuple[str, ...]] = {
     # data
     "digest": ("tests/test_digest.py",),
     "files": ("tests/test_files.py",),
-    "contracts/npz": ("tests/contracts/test_npz.py",),
+    "contracts/npz": ("tests/contracts/test_npz.py", "tests/contracts/test_streams.py"),
     "contracts/zip_members": (
         "tests/contracts/test_npz.py",
         "tests/contracts/rl/test_table_file.py",
@@ -41,13 +41,22 @@ GUARDS: dict[str, tuple[str, ...]] = {
     "contracts/rl/table_file": ("tests/contracts/rl/test_table_file.py",),
     "contracts/rl/admission": ("tests/contracts/rl",),
     "contracts/rl/admission_window": ("tests/contracts/rl",),
+    "contracts/read_only": ("tests/contracts/test_read_only.py",),
+    "contracts/row_numbers": ("tests/contracts/test_row_numbers.py",),
     "store/manifest": ("tests/store/test_manifest.py", "tests/store/test_reader.py"),
     "store/mapped": ("tests/store/test_mapped.py", "tests/store/test_reader.py"),
     "store/checks/files": ("tests/store/checks",),
+    "store/stored_files": ("tests/store/test_lost_files.py", "tests/store/test_repack.py"),
     # doors
     "server/accounts/keys": ("tests/server/accounts/test_keys.py",),
-    "server/accounts/roles": ("tests/server/accounts/test_sign_in.py",),
-    "server/accounts/callers": ("tests/server/accounts/test_keys.py",),
+    "server/accounts/roles": (
+        "tests/server/test_permissions.py",
+        "tests/server/accounts/test_key_scopes.py",
+    ),
+    "server/accounts/callers": (
+        "tests/server/accounts/test_keys.py",
+        "tests/server/accounts/test_key_scopes.py",
+    ),
     "server/accounts/sessions": ("tests/server/accounts/test_sign_in.py",),
     "server/blobs/signing": (
         "tests/server/blobs/test_signing.py",
@@ -55,6 +64,7 @@ GUARDS: dict[str, tuple[str, ...]] = {
     ),
     "server/blobs/confined_files": ("tests/server/blobs/test_local_blobs.py",),
     "server/webhooks/addresses": ("tests/server/webhooks/test_webhooks.py",),
+    "server/http/connections": ("tests/server/http/test_connections.py",),
     "server/http/limits": ("tests/server/http/test_limits.py",),
     "server/http/cursors": ("tests/server/queries", "tests/server/http"),
     # decisions

@@ -199,6 +199,12 @@ def test_a_reward_alone_can_ship() -> None:
     assert "better on reward" in decision["sentence"]
 
 
+def test_by_default_a_better_reward_does_not_ship_when_nobody_measured_success() -> None:
+    better = rewards(gains(60, 0.5))
+    assert decided(better, Gate.for_reward())["recommend"] == "ship"
+    assert decided(better)["reasons"] == ["not_measured"]
+
+
 def test_a_reward_that_may_yet_be_shown_says_how_many_more() -> None:
     decision = decided(rewards(gains(30, 0.2)), Gate.for_reward())
     assert decision["reasons"] == ["not_better"]
