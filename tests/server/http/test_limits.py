@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -12,6 +13,7 @@ from starlette.requests import Request
 from rollbook.server.http import limits
 from rollbook.server.http.limits import (
     AttemptLimits,
+    GrowingDelays,
     RateLimits,
     TokenBuckets,
     is_exempt,
@@ -20,7 +22,7 @@ from rollbook.server.http.limits import (
 from rollbook.server.http.responses import Problem
 from rollbook.server.settings import Settings
 from tests.server.fixtures import StartServer
-from tests.server.people import web
+from tests.server.people import PASSWORD, Person, join, web
 from tests.server.running import RunningServer
 
 
@@ -82,15 +84,70 @@ def test_what_is_remembered_is_bounded_and_the_busiest_are_kept(
     assert buckets.wait_s("busy") > 0
 
 
-def test_attempts_are_counted_by_address_and_by_account() -> None:
+def _refused(attempt: Callable[[], None]) -> int | None:
+    """The seconds to wait; None when it is allowed."""
+    try:
+        attempt()
+    except Problem as problem:
+        return int(problem.headers["Retry-After"])
+    return None
+
+
+def test_an_address_has_one_rate_for_all_accounts() -> None:
     attempts = AttemptLimits(per_minute=2, clock=Clock())
-    attempts.spend("sign in", "10.0.0.1", "ann@example.com")
-    attempts.spend("sign in", "10.0.0.2", "ann@example.com")
-    with pytest.raises(Problem) as refused:
-        attempts.spend("sign in", "10.0.0.3", "ann@example.com")
-    assert refused.value.status == 429
-    assert refused.value.headers == {"Retry-After": "30"}
+    accounts = ("ann", "ben", "cem")
+    waits = [
+        _refused(partial(attempts.guess, "sign in", "10.0.0.1", account)) for account in accounts
+    ]
+    assert waits == [None, None, 30]
+    attempts.guess("sign in", "10.0.0.2", "ann")
     attempts.spend("connect a device", "10.0.0.1")
+
+
+def test_guesses_of_one_account_wait_longer_and_longer_and_never_for_ever() -> None:
+    clock = Clock()
+    delays, waits = GrowingDelays(3, clock), []
+    for _ in range(14):
+        delays.note("10.0.0.1 ann")
+        waits.append(delays.wait_s("10.0.0.1 ann"))
+        clock.now += waits[-1]
+    assert waits == [0, 0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
+    delays.note("10.0.0.1 ann")
+    clock.now += 3600
+    assert delays.wait_s("10.0.0.1 ann") == 0
+    delays.note("10.0.0.1 ann")
+    assert delays.wait_s("10.0.0.1 ann") == 0, "after an hour it begins anew"
+
+
+def test_a_right_password_ends_the_delay_of_its_address_and_account_only() -> None:
+    clock = Clock()
+    attempts = AttemptLimits(per_minute=3, clock=clock)
+    for address in ("10.0.0.1", "10.0.0.2"):
+        for _ in range(3):
+            attempts.guess("sign in", address, "ann")
+    clock.now += 60
+    for address in ("10.0.0.1", "10.0.0.2"):
+        attempts.guess("sign in", address, "ann")
+    attempts.guessed("sign in", "10.0.0.1", "ann")
+    assert _refused(lambda: attempts.guess("sign in", "10.0.0.1", "ann")) is None
+    assert _refused(lambda: attempts.guess("sign in", "10.0.0.2", "ann")) == 2
+
+
+def test_a_refused_guess_costs_nothing_and_guesses_of_many_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    delays = GrowingDelays(1, clock)
+    delays.note("a")
+    assert [delays.wait_s("a") for _ in range(100)] == [1] * 100
+    clock.now += 1
+    assert delays.wait_s("a") == 0
+    monkeypatch.setattr(limits, "_MOST_REMEMBERED", 100)
+    for number in range(1000):
+        delays.note(f"passer-by {number}")
+        delays.note("busy")
+    assert len(delays) == 100
+    assert delays.wait_s("busy") == 300
 
 
 @pytest.mark.parametrize(
@@ -213,3 +270,70 @@ def test_a_form_that_comes_too_often_is_told_on_its_page(server: RunningServer) 
     assert answers[-1].status_code == 429
     assert answers[-1].headers["retry-after"].isdigit()
     assert "too many attempts" in answers[-1].text
+
+
+# ------------------------------------------------------------------------- guesses and lock-outs
+
+
+@pytest.fixture(scope="module")
+def guarded(running_server: StartServer) -> Iterator[tuple[RunningServer, str]]:
+    """A server with the limit of its settings, and the address of somebody with a password there."""
+    with running_server() as started:
+        owner = Person(started).sign_in_by_link(started.first_org)
+        join(started, owner, "ann@example.com", "member").close()
+        join(started, owner, "ben@example.com", "member").close()
+        owner.close()
+        yield started, "ann@example.com"
+
+
+def _from(server: RunningServer, address: str) -> httpx.Client:
+    """A client at another address of this machine."""
+    transport = httpx.HTTPTransport(local_address=address, verify=False)
+    return httpx.Client(base_url=server.base_url, transport=transport, timeout=30)
+
+
+def _sign_in(client: httpx.Client, email: str, password: str) -> int:
+    body = {"email": email, "password": password}
+    return client.post("/api/sign-in", json=body).status_code
+
+
+def test_wrong_sign_ins_from_one_address_lock_nobody_out_elsewhere(
+    guarded: tuple[RunningServer, str],
+) -> None:
+    server, email = guarded
+    with _from(server, "127.0.0.2") as attacker, _from(server, "127.0.0.3") as ann:
+        tried = [_sign_in(attacker, email, "a wrong password") for _ in range(12)]
+        assert tried == [401] * 10 + [429] * 2
+        assert _sign_in(ann, email, PASSWORD) == 200
+        assert _sign_in(attacker, "ben@example.com", PASSWORD) == 429, (
+            "it may not try others either"
+        )
+
+
+def test_many_addresses_that_guess_lock_nobody_out_elsewhere(
+    guarded: tuple[RunningServer, str],
+) -> None:
+    server, email = guarded
+    for number in range(20, 28):
+        with _from(server, f"127.0.0.{number}") as attacker:
+            assert {_sign_in(attacker, email, f"guess {each}") for each in range(5)} == {401}
+    with _from(server, "127.0.0.4") as ann:
+        assert _sign_in(ann, email, PASSWORD) == 200
+
+
+def test_a_stolen_session_does_not_keep_its_owner_from_changing_the_password(
+    guarded: tuple[RunningServer, str],
+) -> None:
+    server, _ = guarded
+    body = {"email": "ben@example.com", "password": PASSWORD}
+    with _from(server, "127.0.0.5") as thief, _from(server, "127.0.0.6") as ben:
+        sessions = [client.post("/api/sign-in", json=body).json() for client in (thief, ben)]
+
+        def change(client: httpx.Client, session: dict[str, str], current: str) -> int:
+            headers = {"Origin": server.base_url, "X-CSRF-Token": session["csrf_token"]}
+            sent = {"current_password": current, "new_password": "four other words here"}
+            return client.post("/api/password", json=sent, headers=headers).status_code
+
+        tried = [change(thief, sessions[0], "a wrong password") for _ in range(11)]
+        assert tried == [403] * 10 + [429]
+        assert change(ben, sessions[1], PASSWORD) == 200

@@ -109,10 +109,12 @@ class NewSignIn:
 async def user_by_password(request: Request, email: str, password: str) -> UserRow:
     """Every cause gets the same refusal, and takes the same time."""
     context = context_of(request)
-    context_of(request).attempts.spend("sign in", network_of(request), email.strip().lower())
+    tried = ("sign in", network_of(request), hash_of(email.strip().lower()))
+    context.attempts.guess(*tried)
     user = await context.db.read(NOBODY, lambda connection: user_by_email(connection, email))
     if await is_password(password, None if user is None else user.password_hash):
         assert user is not None, "a password was compared with theirs"
+        context.attempts.guessed(*tried)
         return user
     ip = address_of(request)
     context.log.warning("sign_in_failed", ip=ip, user_id=None if user is None else user.id)
@@ -174,10 +176,12 @@ async def change_password_of(
     """Ends every session of the user, and gives this browser a new one."""
     context, user = context_of(request), await user_of(request, session)
     if user.password_hash is not None:
-        context_of(request).attempts.spend("change a password", user.id)
+        tried = ("change a password", network_of(request), user.id)
+        context.attempts.guess(*tried)
         if not await is_password(current or "", user.password_hash):
             text = "the current password is wrong; try again"
             raise Problem(403, "wrong_password", text)
+        context.attempts.guessed(*tried)
     password_hash = await hashed(checked_password(new, user.email))
     membership = MembershipRow(
         session.organisation.id, session.organisation.name, session.member.role

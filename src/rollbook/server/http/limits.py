@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 
 from starlette.requests import Request
@@ -17,6 +18,8 @@ from rollbook.server.http.responses import Problem
 from rollbook.server.settings import Settings
 
 _MOST_REMEMBERED = 50_000
+_LONGEST_DELAY_S = 300.0
+_FORGOTTEN_AFTER_S = 3600.0
 _A_NETWORK = 64
 """Bits of an IPv6 address that belong to one customer, who chooses the rest."""
 
@@ -77,18 +80,65 @@ def is_exempt(method: str, path: str) -> bool:
     return path.endswith(("/finalize", "/api/verify/check")) or path.startswith("/api/cli/auth/")
 
 
+class GrowingDelays:
+    """Each name has some attempts at once. After that each attempt has to wait twice as long as the one before, until
+    one succeeds or the name is quiet for an hour."""
+
+    def __init__(self, free: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._free = free
+        self._clock = clock
+        self._tried: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        """Attempts in a row, and when the last one was made. The one that was quiet longest comes first."""
+
+    def wait_s(self, name: str) -> int:
+        """The whole seconds until the next attempt is allowed."""
+        count, last = self._tried.get(name, (0, 0.0))
+        if count < self._free or self._clock() >= last + _FORGOTTEN_AFTER_S:
+            return 0
+        delay_s = min(math.pow(2, min(count - self._free, 20)), _LONGEST_DELAY_S)
+        return max(math.ceil(last + delay_s - self._clock()), 0)
+
+    def note(self, name: str) -> None:
+        """Counts an attempt when it begins: of many at once none is missed."""
+        now = self._clock()
+        count, last = self._tried.pop(name, (0, now))
+        self._tried[name] = (1 if now >= last + _FORGOTTEN_AFTER_S else count + 1, now)
+        while len(self._tried) > _MOST_REMEMBERED:
+            self._tried.popitem(last=False)
+
+    def succeeded(self, name: str) -> None:
+        self._tried.pop(name, None)
+
+    def __len__(self) -> int:
+        return len(self._tried)
+
+
 class AttemptLimits:
-    """Limits callers who are not identified yet: by network address and by the account they try."""
+    """Limits attempts to get in. Each address has a rate over all accounts, and a growing delay for each account that
+    it tries. There is no limit for an account as a whole: with one, anybody could keep its owner out."""
 
     def __init__(self, per_minute: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._buckets = TokenBuckets(per_minute / 60, per_minute, clock)
+        self._rates = TokenBuckets(per_minute / 60, per_minute, clock)
+        self._delays = GrowingDelays(per_minute, clock)
 
-    def spend(self, what: str, *names: str) -> None:
-        """Every name spends a token. The first name without one is refused, and later names keep theirs."""
-        for name in names:
-            wait = self._buckets.wait_s(f"{what} {name}")
-            if wait:
-                raise too_many(f"attempts to {what}", wait)
+    def spend(self, what: str, name: str) -> None:
+        """`name`: the address, or the person who is signed in."""
+        wait = self._rates.wait_s(f"{what} {name}")
+        if wait:
+            raise too_many(f"attempts to {what}", wait)
+
+    def guess(self, what: str, address: str, account: str) -> None:
+        """Before a password is compared. A guess that is refused counts for nothing."""
+        pair = f"{what} {address} {account}"
+        wait = self._delays.wait_s(pair)
+        if wait:
+            raise too_many(f"attempts to {what}", wait)
+        self.spend(what, address)
+        self._delays.note(pair)
+
+    def guessed(self, what: str, address: str, account: str) -> None:
+        """The password was right: the delay ends."""
+        self._delays.succeeded(f"{what} {address} {account}")
 
 
 def address_of(request: Request) -> str:
