@@ -12,8 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -96,6 +96,17 @@ class Served:
         traceback: TracebackType | None,
     ) -> None:
         self.kill()
+
+
+@contextmanager
+def frozen(server: Served) -> Iterator[None]:
+    """Stopped where it is: connections stay open, and nothing is answered."""
+    assert server.process is not None
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
 
 
 def blob_server(folder: Path, *, idle_s: float = 60) -> Served:

@@ -8,6 +8,8 @@ import subprocess
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import psycopg
 from psycopg import sql
 
 from tests.leash import tie
+from tests.server.serving import children
 
 APP_ROLE = "rollbook_app"
 _TEMPLATE = "rollbook_migrated"
@@ -85,6 +88,25 @@ class PostgresCluster:
             )
         tie(self.pid, signal.SIGQUIT, Path(self._folder.name))
         self._wait_until_ready()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        self.freeze()
+        try:
+            yield
+        finally:
+            self.thaw()
+
+    def freeze(self) -> None:
+        """Every process of it is stopped where it is: connections stay open, and nothing is answered."""
+        self._signal_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for pid in (self.pid, *children(self.pid)):
+            os.kill(pid, number)
 
     def close(self) -> None:
         self._end(signal.SIGQUIT)  # at once: nothing of it is needed again

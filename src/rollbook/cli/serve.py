@@ -245,6 +245,7 @@ def _run(settings: Settings, listening: socket.socket) -> None:
     import uvicorn
 
     from rollbook.server.http.connections import ConnectionLimits, Door
+    from rollbook.server.shutdown import PunctualServer, request_grace_s
 
     options: dict[str, Any] = {
         "http": Door(ConnectionLimits.of(settings)),
@@ -255,12 +256,13 @@ def _run(settings: Settings, listening: socket.socket) -> None:
         "server_header": False,
         "proxy_headers": False,  # the app does it: for `trusted_proxies` only
         "timeout_keep_alive": _KEEP_ALIVE_S,
-        "timeout_graceful_shutdown": settings.shutdown_grace_s,
+        "timeout_graceful_shutdown": request_grace_s(settings.shutdown_grace_s),
     }
     if settings.workers == 1:
         from rollbook.app import create_app
 
-        uvicorn.Server(uvicorn.Config(create_app(settings), **options)).run([listening])
+        config = uvicorn.Config(create_app(settings), **options)
+        PunctualServer(config, settings.shutdown_grace_s).run([listening])
     else:
         _run_workers(settings, listening, options)
 

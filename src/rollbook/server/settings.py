@@ -103,7 +103,7 @@ class Settings:
     webhook_log_s: float = 30 * 86_400.0
     """How long the log of deliveries is kept."""
     shutdown_grace_s: int = 30
-    """Seconds that running requests get when the server stops."""
+    """Seconds after SIGTERM within which a process ends. Running requests get all but the last 5."""
 
     @classmethod
     def load(cls, data_dir: Path, **overrides: Any) -> Settings:

@@ -9,14 +9,31 @@ import socket
 import threading
 import time
 
-from uvicorn import Config
+from uvicorn import Config, Server
 from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
 from rollbook.server.logs import Log
+from rollbook.server.shutdown import PunctualServer
 
 _SHORT_LIFE_S = 10.0
 _LONGEST_PAUSE_S = 30.0
+_LATE_S = 1.0
+"""A worker ends itself after the grace period; this is for one that cannot."""
+
+
+class Worker(Process):
+    """uvicorn's worker, with a server that ends in time."""
+
+    def __init__(self, config: Config, sockets: list[socket.socket], grace_s: float) -> None:
+        super().__init__(config, sockets)
+        self._grace_s = grace_s
+
+    @property
+    def server(self) -> Server:
+        if self._server is None:
+            self._server = PunctualServer(self.config, self._grace_s)
+        return self._server
 
 
 class Supervisor(Multiprocess):
@@ -49,7 +66,7 @@ class Supervisor(Multiprocess):
                 self._bury(process)
 
     def _start(self) -> Process:
-        process = Process(self.config, self.sockets)
+        process = Worker(self.config, self.sockets, self._grace_s)
         process.start()
         self._started_at[process] = time.monotonic()
         self._log.info("worker_started", pid=process.pid)
@@ -70,7 +87,7 @@ class Supervisor(Multiprocess):
 
     def join_all(self) -> None:
         """Workers that have not ended after the grace period are killed."""
-        deadline = time.monotonic() + self._grace_s
+        deadline = time.monotonic() + self._grace_s + _LATE_S
         for process in self.processes:
             process.process.join(max(0.0, deadline - time.monotonic()))
             if process.exitcode is None:

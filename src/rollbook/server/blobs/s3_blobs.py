@@ -2,13 +2,15 @@
 
 Clients move bytes by presigned URLs; only what the server makes or checks itself passes through here, a part at a time.
 boto3 repeats a request that met a passing fault (5xx, a lost connection), and we repeat one whose error message broke
-off, which boto3 does not; after that it is BlobStoreUnavailable.
+off, which boto3 does not; after that it is BlobStoreUnavailable. So it is when S3 does not answer: a request has a
+limit, and so has the thread that sends it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import logging
 import os
 import re
@@ -18,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -63,6 +65,13 @@ _CHUNK = 1 << 20
 _REQUESTS_AT_ONCE = 32
 _ATTEMPTS = 4
 _FIRST_WAIT_S = 0.1
+_READ_S = 10.0
+"""Until the next bytes of an answer: a thread is free again after four times this, and the pauses between."""
+_LONGEST_CALL_S = 15.0
+"""Of a call that moves no bytes of blobs, with its repetitions and the wait for a thread."""
+_SLOWEST_BYTES_PER_S = 100_000
+_LONGEST_COMPLETE_S = 60.0
+"""S3 may put together the parts of a large object before it answers."""
 _RESUMES = 3
 _MOST_FAILURES = 5
 """Uploads that cannot be aborted before a sweep is given up: S3 is likely down."""
@@ -110,7 +119,8 @@ class S3Blobs:
         """Clients reach S3 at `public_endpoint`, where that is another address than the server's own `endpoint`."""
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
-        self._client = s3_client(bucket, endpoint)
+        self._endpoint = endpoint
+        self._client = s3_client(bucket, endpoint, read_timeout_s=_READ_S)
         self._signer = s3_client(bucket, public_endpoint) if public_endpoint else self._client
         self._metrics = metrics
         self._threads = ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="s3")
@@ -401,14 +411,29 @@ class S3Blobs:
         if key is not None:
             named["Key"] = self._prefix + key
         began, outcome = time.monotonic(), "unavailable"
+        client, limit_s = self._client, _LONGEST_CALL_S
+        body: bytes | None = named.get("Body")
+        if body is not None:
+            limit_s += len(body) / _SLOWEST_BYTES_PER_S
+        elif operation == "complete_multipart_upload":
+            client, limit_s = self._patient_client, 2 * _LONGEST_COMPLETE_S
+
+        def ask() -> dict[str, Any]:
+            if body is not None:
+                # as a file it is sent piece by piece, and the timeout of the socket is that of a piece
+                named["Body"] = io.BytesIO(body)
+            answer: dict[str, Any] = getattr(client, operation)(**named)
+            return answer
+
         try:
-            answer = await self._answer(partial(getattr(self._client, operation), **named))
+            async with asyncio.timeout(limit_s):
+                answer = await self._answer(ask)
             outcome = "ok"
             return answer
         except ClientError as error:
             outcome = "refused"
             raise self._our_error(error, key) from error
-        except (BotoCoreError, *_BROKEN_OFF) as error:
+        except (BotoCoreError, TimeoutError, *_BROKEN_OFF) as error:
             raise self._unreachable(error) from error
         finally:
             self._metrics.s3_request(operation, outcome, time.monotonic() - began)
@@ -426,6 +451,10 @@ class S3Blobs:
                 raise
             await asyncio.sleep(_FIRST_WAIT_S * 2 ** (attempt - 1))
         raise AssertionError("the last attempt returns or raises")
+
+    @cached_property
+    def _patient_client(self) -> Any:
+        return s3_client(self._bucket, self._endpoint, read_timeout_s=_LONGEST_COMPLETE_S)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -490,7 +519,11 @@ def _refuse_short_body(response_dict: Mapping[str, Any], **_: Any) -> None:
 
 
 def s3_client(
-    bucket: str, endpoint: str | None, environment: Mapping[str, str] = os.environ
+    bucket: str,
+    endpoint: str | None,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    read_timeout_s: float = _READ_S,
 ) -> Any:
     """Credentials and region come from the usual `AWS_*` variables, from a profile or from the role of this machine.
 
@@ -508,7 +541,7 @@ def s3_client(
     config = Config(
         signature_version="s3v4",
         connect_timeout=3,
-        read_timeout=60,
+        read_timeout=read_timeout_s,
         max_pool_connections=_REQUESTS_AT_ONCE,
         retries={"total_max_attempts": _ATTEMPTS, "mode": "standard"},
         s3={

@@ -60,11 +60,11 @@ class Database(ABC):
     kind: str
 
     async def read(self, tenant: Tenant, work: Work[T]) -> T:
-        return await asyncio.wrap_future(self.submit_read(tenant, work))
+        return await self._result(self.submit_read(tenant, work))
 
     async def write(self, tenant: Tenant, work: Work[T]) -> T:
         """The change is durable when this returns. A caller who is cancelled before the work begins changes nothing."""
-        return await asyncio.wrap_future(self.submit_write(tenant, work))
+        return await self._result(self.submit_write(tenant, work))
 
     def read_now(self, tenant: Tenant, work: Work[T]) -> T:
         _refuse_inside_work()
@@ -74,6 +74,9 @@ class Database(ABC):
         _refuse_inside_work()
         return self.submit_write(tenant, work).result()
 
+    async def _result(self, future: Future[T]) -> T:
+        return await asyncio.wrap_future(future)
+
     @abstractmethod
     def submit_read(self, tenant: Tenant, work: Work[T]) -> Future[T]: ...
 
@@ -82,7 +85,7 @@ class Database(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Finishes the work that waits; refuses later work."""
+        """Finishes the work that waits, as far as the database answers; refuses later work."""
 
 
 _decode = msgspec.json.Decoder().decode

@@ -33,6 +33,8 @@ _ADVISORY_LOCK = 0x526F6C6C626F6F6B
 
 def migrate(database_url: str) -> list[str]:
     """Applies the missing revisions and returns them."""
+    if current_revision(database_url) == HEAD:
+        return []
     with _fault_of_ours(), _locked_connection(database_url) as connection:
         current = _revision(connection)
         if current == HEAD:
@@ -107,8 +109,14 @@ def _engine(database_url: str) -> Iterator[sa.Engine]:
     if database_url.startswith("sqlite:///"):
         engine = sqlite_engine(sqlite_path(database_url))
     elif database_url.startswith("postgres"):
+        from rollbook.server.db.postgres import connect_options
+
+        url = postgres_url(database_url)
         engine = sa.create_engine(
-            postgres_url(database_url), poolclass=sa.pool.NullPool, hide_parameters=True
+            url,
+            connect_args=connect_options(url),
+            poolclass=sa.pool.NullPool,
+            hide_parameters=True,
         )
     else:
         raise ConfigurationError(message="database: expected sqlite:///PATH or postgresql://…")

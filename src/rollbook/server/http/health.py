@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 import sqlalchemy as sa
@@ -19,6 +20,8 @@ from rollbook.server.http.responses import Problem, json_response
 FindDatabase: TypeAlias = "Callable[[Request], Database]"
 FindBlobs: TypeAlias = "Callable[[Request], BlobStore]"
 
+_LONGEST_CHECK_S = 1.5
+
 
 async def healthz(_request: Request) -> Response:
     return json_response(Health("ok"))
@@ -27,11 +30,14 @@ async def healthz(_request: Request) -> Response:
 def health_routes(find_database: FindDatabase, find_blobs: FindBlobs) -> tuple[LeanRoute, ...]:
     """Each argument gives what belongs to the application that a request came to."""
 
+    database, blobs = _Check(), _Check()
+
     async def readyz(request: Request) -> Response:
-        checks = {
-            "database": await _check_database(find_database(request)),
-            "blobs": await _check_blobs(find_blobs(request)),
-        }
+        answers = await asyncio.gather(
+            database.answer(lambda: _check_database(find_database(request))),
+            blobs.answer(lambda: _check_blobs(find_blobs(request))),
+        )
+        checks = dict(zip(("database", "blobs"), answers, strict=True))
         if any(check != "ok" for check in checks.values()):
             text = "; ".join(f"{name}: {check}" for name, check in checks.items() if check != "ok")
             raise Problem(503, "not_ready", text, headers={"Retry-After": "5"}, checks=checks)
@@ -58,6 +64,20 @@ def health_routes(find_database: FindDatabase, find_blobs: FindBlobs) -> tuple[L
             tag="health",
         ),
     )
+
+
+class _Check:
+    """One check at a time. While it gets no answer, further requests wait for the same one: otherwise every look at a
+    frozen service would take another thread."""
+
+    def __init__(self) -> None:
+        self._running: asyncio.Task[str] | None = None
+
+    async def answer(self, check: Callable[[], Awaitable[str]]) -> str:
+        if self._running is None or self._running.done():
+            self._running = asyncio.ensure_future(check())
+        done, _ = await asyncio.wait({self._running}, timeout=_LONGEST_CHECK_S)
+        return self._running.result() if done else f"no answer within {_LONGEST_CHECK_S:g} s"
 
 
 async def _check_database(database: Database) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -10,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rollbook.server.http.responses import problem_of, problem_response
+from rollbook.server.http.responses import RETRY_AFTER_S, Problem, problem_of, problem_response
 from rollbook.server.logs import Log, bind_request, frames_of, request_id_of
 from rollbook.server.metrics import Metrics
 from rollbook.server.settings import Settings
@@ -47,6 +48,11 @@ class RequestEdge:
             await self._app(scope, receive, answer.send)
         except ClientDisconnect:
             answer.status = answer.status or _CLIENT_LEFT
+        except asyncio.CancelledError:
+            # the server stops, and the time that running requests get is over
+            if answer.status:
+                raise
+            await problem_response(_stopping())(scope, receive, answer.send)
         except Exception as error:
             # the class only: the text of an error may contain what the client sent
             name = type(error).__name__
@@ -56,6 +62,11 @@ class RequestEdge:
             await problem_response(problem_of(error))(scope, receive, answer.send)
         finally:
             _log_request(context, scope, answer.status, time.perf_counter() - began)
+
+
+def _stopping() -> Problem:
+    text = "the server is stopping; send the same request again"
+    return Problem(503, "stopping", text, headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
 def _hsts(settings: Settings, scope: Scope) -> list[tuple[bytes, bytes]]:
