@@ -61,8 +61,12 @@ HOOK = {
     "url": f"https://{MARK}.example",
     "events": [MARK],
     "salt": MARK,
+    "created_by": MARK,
     "secret_hash": MARK,
 }
+
+
+_TEXTS = ("name", "robot", "policy_version", "env_version", "git_sha")
 
 
 def fill(org: Organisation) -> Ids:
@@ -71,7 +75,7 @@ def fill(org: Organisation) -> Ids:
     key_id, token_hash = new_id()[-10:], f"{MARK}-{new_id()}"
 
     def record(scope: Scope) -> Ids:
-        values = dict.fromkeys(("name", "robot", "policy_version", "env_version", "git_sha"), MARK)
+        values = dict.fromkeys((*_TEXTS, "created_by"), MARK)
         video = ("video", object_key, "video/mp4")
         more = {"policy_revision": REVISION, "seed": 4711, "tags": [MARK], "metadata": {MARK: MARK}}
         made = scope.create_episode({**values, **more}, [video], (MARK, MARK))
@@ -91,6 +95,7 @@ def fill(org: Organisation) -> Ids:
             f"{MARK}@example.org", "admin", token_hash=token_hash, expires_at_us=in_seconds(600)
         )
         scope.audit(MARK, actor=MARK, subject=MARK)
+        scope.audit("key.created", actor=f"key:{key_id}", subject=f"key:{MARK}")
         policy = {"candidate_policy_revision_id": made.policy_revision_id}
         run = scope.create_eval_run({**RUN, **policy}, [made.id, archived.id], (MARK, MARK))
         scope.write_eval_results(run.id, [NewResult(made.id, "complete", {MARK: 1}, made.id)])
