@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rollbook.contracts.lineage import RolloutLineage
 from rollbook.contracts.reasons import decode_invalid_reason, reason_mask
+from rollbook.store.lineage_rows import KNOWN_FIELDS
 from rollbook.store.manifest import RolloutStoreManifestContext
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.records import (
@@ -27,7 +28,7 @@ from rollbook.store.records import (
     RolloutZarrRecord,
     TargetEvalCrop,
 )
-from rollbook.store.schema import TABLES
+from rollbook.store.schema import LINEAGE_NUMBERS, TABLES
 from rollbook.store.writer import write_rollout_zarr_store
 from tests.store.synthetic import make_records
 
@@ -148,11 +149,18 @@ def _target(row_id: int, lineage: RolloutLineage) -> Row:
         "target_primary_invalid_reason": next((bit for bit in range(1, 32) if bits >> bit & 1), 0),
         "target_reason_code_version_id": lineage.target_reason_code_version,
         "matched_gt_target_id": lineage.matched_gt_target_id,
-        "gt_match_status_id": lineage.gt_match_status or "not_requested",
+        "gt_match_status_id": "not_requested"
+        if lineage.gt_match_status is None
+        else lineage.gt_match_status,
         "gt_label_valid_mask": lineage.gt_match_status in ("matched", "v0_gt_input")
         and matched is not None
         and matched >= 0,
         "target_crop_policy_id": lineage.target_crop_policy,
+        "lineage_values": [
+            NAN if value is None else value
+            for field, size in LINEAGE_NUMBERS.items()
+            for value in np.broadcast_to(np.array(getattr(lineage, field), object), size)
+        ],
     }
 
 
@@ -224,6 +232,11 @@ def _lineage(rollout_row: int, lineage: RolloutLineage) -> Row:
         "reason_code_version_id": lineage.reason_code_version,
         "selection_rng_state_hash_id": lineage.selection_rng_state_hash,
         "lineage_digest": list(bytes.fromhex(lineage.digest())),
+        "known_fields": sum(
+            2**bit for bit, field in enumerate(KNOWN_FIELDS) if getattr(lineage, field) is not None
+        ),
+        "selector_target_row_id": lineage.target_row_id,
+        "policy_revision_index": None,
     }
 
 

@@ -92,6 +92,9 @@ class StoreDescription:
             described["metadata"]["policy_revisions"] = [
                 msgspec.to_builtins(each) for _, each in revisions
             ]
+            described["metadata"]["stated_policy_revisions"] = [
+                msgspec.to_builtins(each) for each in self._tables.stated_revisions
+            ]
         described["q_h"] |= self._q_h_attrs()
         described["returns"] |= {
             "view_role": "training_core_derived_cache",

@@ -65,7 +65,15 @@ in order of first use: {", ".join(f"`{name}`" for name in DICTIONARIES)}.
 ## Policy revisions
 
 If the lineage of a chain names a `PolicyRevision`, the attributes of the group `metadata` have `policy_revisions`: each
-revision once, as JSON. The word of `lineage/model_checkpoint_id` is its `policy_digest`.
+revision once, as JSON. The word of `lineage/model_checkpoint_id` is its `policy_digest`. `stated_policy_revisions` are
+the same as single records stated them, which may be less.
+
+## Lineage
+
+`reader.lineage(row)` returns the `RolloutLineage` of a rollout as its record stated it, after its digest was compared
+with `lineage/lineage_digest`. Its fields are in `rollouts`, `lineage`, `sources` and `targets`. `lineage/known_fields`
+says which of them are not None, and `targets/lineage_values` has the numbers before they were rounded to float32.
+Validation computes every digest again. Stores of earlier releases lack these columns; they stay valid.
 """
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rollbook.contracts.row_numbers import row_number
+import numpy as np
+
+from rollbook.contracts.lineage import RolloutLineage
+from rollbook.contracts.row_numbers import Rows, row_number
+from rollbook.errors import ChecksumMismatch, StorageError
 from rollbook.store import frames
 from rollbook.store.batches import state_batches
 from rollbook.store.checks.validate import (
     RolloutZarrValidationResult,
     validate_rollout_zarr_store,
 )
+from rollbook.store.lineage_rows import LineageRows
 from rollbook.store.q_h import q_h_for_gamma
 from rollbook.store.rasters import depth_of_step
 from rollbook.store.returns import returns_of
@@ -59,6 +64,34 @@ class RolloutZarrStoreReader(StoredTables):
         """Depth image, mask and camera of one step; None if the store has none."""
         step = row_number(step_row_id, self.num_steps, "step row")
         return depth_of_step(self, step)
+
+    def lineage(self, row: int) -> RolloutLineage:
+        """What a rollout was made from, exactly as its record stated it. Its digest is compared with the stored one."""
+        chosen = np.array([row_number(row, self.num_rollouts, "rollout row")])
+        if not self.has("lineage/known_fields"):
+            detail = (
+                "it was written before stores kept the whole lineage; its tables have the parts"
+            )
+            raise StorageError(path=str(self.store_dir), detail=detail)
+        rows = LineageRows(
+            self.array,
+            self.words,
+            self.stated_policy_revisions,
+            chosen,
+            {
+                "sources": self._source_row(int(self.array("rollouts/source_row_id")[row])),
+                "targets": self.array("rollouts/target_row_id")[chosen],
+            },
+        )
+        if not np.array_equal(rows.digests(), self.array("lineage/lineage_digest")[chosen]):
+            detail = (
+                f"the lineage of rollout row {row} does not have the digest it was written with"
+            )
+            raise ChecksumMismatch(path=str(self.store_dir), detail=detail)
+        return rows.records()[0]
+
+    def _source_row(self, source_row_id: int) -> Rows:
+        return np.flatnonzero(self.array("sources/source_row_id") == source_row_id)[:1]
 
     # -------------------------------------------------------------------- data frames and validation
 

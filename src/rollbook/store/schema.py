@@ -212,8 +212,50 @@ LINEAGE = _table(
             "selection_rng_state_hash_id", "config", "state of the generator that chose the target"
         ),
         Column("lineage_digest", "|u1", 0, "SHA-256 of the whole lineage record", (32,)),
+        Column(
+            "known_fields",
+            "<u8",
+            0,
+            "fields of the lineage record that are not None, as bits in the order of `KNOWN_FIELDS`",
+            optional=True,
+        ),
+        Column(
+            "selector_target_row_id",
+            "<i8",
+            -1,
+            "number that the selector gave the target",
+            optional=True,
+        ),
+        Column(
+            "policy_revision_index",
+            "<i4",
+            -1,
+            "index in the attribute `stated_policy_revisions` of `metadata`",
+            optional=True,
+        ),
     ],
 )
+
+LINEAGE_NUMBERS: Mapping[str, int] = {
+    "target_selection_score": 1,
+    "target_selection_probability": 1,
+    "target_selection_temperature": 1,
+    "target_confidence": 1,
+    "target_projected_area_pixels": 1,
+    "target_projected_area_fraction": 1,
+    "target_effective_support_count": 1,
+    "target_visibility_score": 1,
+    "target_support_score": 1,
+    "target_deficit_score": 1,
+    "target_center_world": 3,
+    "target_extents": 3,
+    "target_pose_world_object": 12,
+    "target_relative_pose_reference_object": 12,
+    "gt_match_iou": 1,
+    "gt_match_score": 1,
+}
+"""Numbers of the lineage record about the target → how many each has. Columns of the same name round them to float32;
+`targets/lineage_values` has them side by side, as given. The order is that of the stored bytes."""
 
 TARGETS = _table(
     "targets",
@@ -258,6 +300,14 @@ TARGETS = _table(
         _code("gt_match_status_id", "target_match_status", "result of the match"),
         _mask("gt_label_valid_mask", "true if labels of this target may be used for training"),
         _code("target_crop_policy_id", "config", "how the target is cropped out of the mesh"),
+        Column(
+            "lineage_values",
+            "<f8",
+            NAN,
+            "numbers of the lineage record as given, in the order of `LINEAGE_NUMBERS`",
+            (sum(LINEAGE_NUMBERS.values()),),
+            optional=True,
+        ),
     ],
 )
 

@@ -195,14 +195,21 @@ class StoredTables:
     def policy_revisions(self) -> Mapping[str, PolicyRevision]:
         """The learned policies of this store that were described, by the digest that `lineage/model_checkpoint_id`
         stands for."""
+        return {each.policy_digest: each for each in self._revisions("policy_revisions")}
+
+    @cached_property
+    def stated_policy_revisions(self) -> Sequence[PolicyRevision]:
+        """The learned policies as single records describe them; `lineage/policy_revision_index` counts them."""
+        return self._revisions("stated_policy_revisions")
+
+    def _revisions(self, attribute: str) -> list[PolicyRevision]:
         path = self.local("metadata/zarr.json")
-        described = json.loads(path.read_bytes())["attributes"].get("policy_revisions", [])
+        described = json.loads(path.read_bytes())["attributes"].get(attribute, [])
         try:
-            found = msgspec.convert(described, list[PolicyRevision])
+            return msgspec.convert(described, list[PolicyRevision])
         except (msgspec.ValidationError, Refusal) as error:
-            detail = f"policy_revisions are not policy revisions: {error}"
+            detail = f"{attribute} are not policy revisions: {error}"
             raise StorageError(path=str(path), detail=detail) from error
-        return {each.policy_digest: each for each in found}
 
     def words(self, dictionary: str) -> tuple[str, ...]:
         return self.dictionaries[dictionary]

@@ -24,6 +24,12 @@ from rollbook.store.candidate_columns import (
     joined_shells,
     shell_columns,
 )
+from rollbook.store.lineage_rows import (
+    NOT_REQUESTED,
+    UNKNOWN_TARGET,
+    known_fields,
+    lineage_values,
+)
 from rollbook.store.record_checks import checked_steps, feature_count, invalid_value
 from rollbook.store.records import RolloutChain, RolloutStep, RolloutZarrRecord
 from rollbook.store.schema import DICTIONARIES, TABLES, Column
@@ -32,7 +38,6 @@ Block = dict[str, Columns]
 """Rows by table and column."""
 
 CUMULATIVE = ("target_rri", "scene_rri", "target_root_gain", "scene_root_gain")
-_NOT_REQUESTED = "not_requested"
 _OWN_TARGET_FIELDS = ("target_row_id", "target_protocol_version")
 _TARGET_FACTS = tuple(
     field
@@ -64,6 +69,8 @@ class StoreTables:
         }
         self.policy_revisions: dict[str, PolicyRevision] = {}
         """By policy digest, which is what a row of the lineage has."""
+        self.stated_revisions: list[PolicyRevision] = []
+        """The revisions as single records state them. One of `policy_revisions` joins all that is stated about it."""
         self._pending: list[AddedRecord] = []
         self._flushed = 0
         self.num_rollouts = 0
@@ -306,7 +313,9 @@ class StoreTables:
         return {
             **plain,
             "target_row_id": row_id,
-            "target_id": code["target"](lineage.target_id or "unknown-target"),
+            "target_id": code["target"](
+                UNKNOWN_TARGET if lineage.target_id is None else lineage.target_id
+            ),
             "target_selection_policy_id": code["policy"](lineage.target_selection_policy),
             "target_source_id": code["target_source"](lineage.target_source),
             "target_source_index": _selector_index(lineage),
@@ -317,10 +326,11 @@ class StoreTables:
             "target_reason_code_version_id": code["config"](lineage.target_reason_code_version),
             "matched_gt_target_id": code["target"](lineage.matched_gt_target_id),
             "gt_match_status_id": code["target_match_status"](
-                lineage.gt_match_status or _NOT_REQUESTED
+                NOT_REQUESTED if lineage.gt_match_status is None else lineage.gt_match_status
             ),
             "gt_label_valid_mask": lineage.gt_label_valid,
             "target_crop_policy_id": code["config"](lineage.target_crop_policy),
+            "lineage_values": lineage_values(lineage),
         }
 
     def _add_chains(self, added: AddedRecord, lineages: Sequence[RolloutLineage]) -> None:
@@ -392,7 +402,17 @@ class StoreTables:
             "reason_code_version_id": config(lineage.reason_code_version),
             "selection_rng_state_hash_id": config(lineage.selection_rng_state_hash),
             "lineage_digest": np.frombuffer(bytes.fromhex(lineage.digest()), np.uint8),
+            "known_fields": known_fields(lineage),
+            "selector_target_row_id": lineage.target_row_id,
+            "policy_revision_index": self._stated_index(lineage.policy_revision),
         }
+
+    def _stated_index(self, revision: PolicyRevision | None) -> int | None:
+        if revision is None:
+            return None
+        if revision not in self.stated_revisions:
+            self.stated_revisions.append(revision)
+        return self.stated_revisions.index(revision)
 
 
 def _selector_index(lineage: RolloutLineage) -> int | None:

@@ -314,10 +314,20 @@ CASES = [
     Case(
         "rollouts/target_row_id",
         same_target_for_all,
-        {"target_of_several_sources", "foreign_target", "wrong_train_mask", *CANDIDATE_Q},
+        {
+            "target_of_several_sources",
+            "foreign_target",
+            "wrong_train_mask",
+            *CANDIDATE_Q,
+            "wrong_lineage_digest",
+        },
     ),
-    Case("rollouts/scene_id", put(0, -1), {"source_differs"}),
-    Case("rollouts/scene_id", put(0, 10**6), {"source_differs", "code_out_of_range"}),
+    Case("rollouts/scene_id", put(0, -1), {"source_differs", "wrong_lineage_digest"}),
+    Case(
+        "rollouts/scene_id",
+        put(0, 10**6),
+        {"source_differs", "code_out_of_range", "wrong_lineage_digest"},
+    ),
     Case("sources/scene_id", put(0, -2), {"source_differs", "code_out_of_range"}),
     Case("rollouts/parent_rollout_row_id", put(0, 0), {"wrong_parent"}),
     Case("rollouts/parent_rollout_row_id", put(0, 3), {"wrong_parent"}),
@@ -326,36 +336,66 @@ CASES = [
     Case("rollouts/fork_step_index", late_fork, {"wrong_fork"}),
     Case("rollouts/fork_step_index", stray_fork, {"wrong_fork"}),
     # where it came from
-    Case("sources/source_shard_row", put(0, -1), {"missing_shard_row"}),
-    Case("sources/source_shard_id", put(0, -1), {"missing_word"}),
-    Case("sources/split_manifest_hash_id", put(0, -1), {"missing_word"}),
-    Case("lineage/oracle_config_id", put(2, -1), {"missing_word"}),
-    Case("lineage/reason_code_version_id", put(2, 0), {"lineage_version_differs"}),
-    Case("lineage/target_protocol_version_id", put(2, 0), {"lineage_version_differs"}),
+    Case("sources/source_shard_row", put(0, -1), {"missing_shard_row", "wrong_lineage_digest"}),
+    Case("sources/source_shard_id", put(0, -1), {"missing_word", "wrong_lineage_digest"}),
+    Case("sources/split_manifest_hash_id", put(0, -1), {"missing_word", "wrong_lineage_digest"}),
+    Case("lineage/oracle_config_id", put(2, -1), {"missing_word", "wrong_lineage_digest"}),
+    Case(
+        "lineage/reason_code_version_id",
+        put(2, 0),
+        {"lineage_version_differs", "wrong_lineage_digest"},
+    ),
+    Case(
+        "lineage/target_protocol_version_id",
+        put(2, 0),
+        {"lineage_version_differs", "wrong_lineage_digest"},
+    ),
     Case("lineage/lineage_digest", put(1, 0), {"missing_lineage_digest"}),
-    Case("rollouts/rollout_id", put(1, 0), {"duplicate_rollout"}),
-    Case("rollouts/split_id", put(0, -1), {"several_splits", "source_differs"}),
+    Case("rollouts/rollout_id", put(1, 0), {"duplicate_rollout", "wrong_lineage_digest"}),
+    Case(
+        "rollouts/split_id",
+        put(0, -1),
+        {"several_splits", "source_differs", "wrong_lineage_digest"},
+    ),
     Case(
         "targets/target_valid_mask", at(MATCHED, False), {"wrong_target_mask", "wrong_train_mask"}
     ),
     Case(
         "targets/target_invalid_reason_bitset",
         at(MATCHED, 0),
-        {"wrong_target_mask", "wrong_target_reasons"},
+        {"wrong_target_mask", "wrong_target_reasons", "wrong_lineage_digest"},
     ),
     Case(
         "targets/target_invalid_reason_bitset",
         at(MATCHED, 1 << 20),
-        {"wrong_target_mask", "wrong_target_reasons", "wrong_target_primary_reason"},
+        {
+            "wrong_target_mask",
+            "wrong_target_reasons",
+            "wrong_target_primary_reason",
+            "wrong_lineage_digest",
+        },
     ),
-    Case("targets/target_primary_invalid_reason", put(0, 3), {"wrong_target_primary_reason"}),
+    Case(
+        "targets/target_primary_invalid_reason",
+        put(0, 3),
+        {"wrong_target_primary_reason", "wrong_lineage_digest"},
+    ),
     Case(
         "targets/gt_label_valid_mask",
         at(MATCHED, False),
         {"wrong_gt_label_mask", "wrong_train_mask"},
     ),
-    Case("targets/matched_gt_target_row_id", unmatched, {"wrong_gt_label_mask"}),
-    Case("targets/gt_match_status_id", unmatched, {"wrong_gt_label_mask", "missing_word"}),
+    Case("targets/target_extents", add(0, 0.25), {"lineage_value_differs"}),
+    Case(
+        "targets/matched_gt_target_row_id",
+        unmatched,
+        {"wrong_gt_label_mask", "wrong_lineage_digest"},
+    ),
+    Case(
+        "targets/gt_match_status_id",
+        unmatched,
+        {"wrong_gt_label_mask", "missing_word", "wrong_lineage_digest"},
+    ),
     # what was taken
     Case("steps/num_valid_candidates", add(0, 1), {"wrong_valid_count"}),
     Case("candidates/compact_valid_index", another_rank, {"wrong_compact_index"}),
@@ -542,7 +582,7 @@ def empty_the_configs(attrs: dict[str, Any]) -> None:
 
 EDITS = [
     Edit("dictionaries", repeat_a_word, {"duplicate_word"}),
-    Edit("dictionaries", empty_the_configs, {"missing_word"}),
+    Edit("dictionaries", empty_the_configs, {"missing_word", "wrong_lineage_digest"}),
     Edit(
         "dictionaries",
         lambda attrs: attrs["words"].pop("policy"),
@@ -551,7 +591,7 @@ EDITS = [
     Edit(
         "dictionaries",
         lambda attrs: attrs["words"].update(split=[1]),
-        {"unreadable_dictionary"},
+        {"unreadable_dictionary", "not_checked"},
     ),
     Edit("metadata", lambda attrs: attrs["reason_codes"].update(VALID=7), {"reason_codes_differ"}),
     Edit("q_h", lambda attrs: attrs.update(horizon=9), {"wrong_attr"}),
@@ -678,7 +718,7 @@ def test_columns_that_share_an_array_keep_their_order(store: Path) -> None:
     metadata["attributes"]["columns"].reverse()
     replace_file(path, json.dumps(metadata).encode())
     sign(store)
-    assert codes_of(store) == {"wrong_row_shape"}
+    assert codes_of(store) == {"wrong_row_shape", "not_checked"}
 
 
 def test_a_column_the_schema_does_not_have(store: Path) -> None:

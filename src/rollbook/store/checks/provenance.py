@@ -12,9 +12,10 @@ from rollbook.contracts.reasons import (
     VALID_BITSET,
     primary_target_reasons,
 )
-from rollbook.store.checks.columns import Mask, StoreColumns
+from rollbook.store.checks.columns import UNREADABLE, Mask, NotUsable, StoreColumns
 from rollbook.store.checks.violation import Violation, any_in_row, violations_at
-from rollbook.store.schema import TABLES
+from rollbook.store.lineage_rows import LineageRows
+from rollbook.store.schema import LINEAGE_NUMBERS, TABLES
 
 _KNOWN_TARGET_BITS = np.uint32(sum(1 << bit for bit in TARGET_INVALID_REASON_CODES.values()))
 _REQUIRED_ATTRS = ("source_offline_store_version", "split_manifest_hash", "target_protocol_version")
@@ -125,6 +126,47 @@ def check_lineage_digests(columns: StoreColumns) -> Iterator[Violation]:
         ~any_in_row(columns["lineage/lineage_digest"] != 0),
         "lineage_digest is all zeros",
     )
+
+
+def check_lineage_records(columns: StoreColumns) -> Iterator[Violation]:
+    """Put every lineage record together again and compute its digest. Older stores do not keep all of its fields."""
+    if not columns.has("lineage/known_fields"):
+        return
+    targets, there = columns.target_rows
+    if not there.all():
+        raise NotUsable("rollouts/target_row_id names rows that targets does not have")
+    try:
+        revisions = columns.store.stated_policy_revisions
+    except UNREADABLE as error:
+        raise NotUsable(f"the policy revisions cannot be read: {error}") from error
+    stored = columns["lineage/lineage_digest"]
+    of_table = {"sources": columns.source_rows, "targets": targets}
+    records = LineageRows(
+        columns.__getitem__, columns.words, revisions, np.arange(len(stored)), of_table
+    )
+    yield from violations_at(
+        "wrong_lineage_digest",
+        "lineage",
+        any_in_row(records.digests() != stored) & any_in_row(stored != 0),
+        "lineage_digest is not that of the lineage in the columns of this row",
+    )
+
+
+def check_lineage_values(columns: StoreColumns) -> Iterator[Violation]:
+    if not columns.has("targets/lineage_values"):
+        return
+    given = columns["targets/lineage_values"]
+    first = 0
+    for name, size in LINEAGE_NUMBERS.items():
+        rounded = given[:, first : first + size].astype(np.float32)
+        stored = columns[f"targets/{name}"].reshape(len(given), size)
+        first += size
+        yield from violations_at(
+            "lineage_value_differs",
+            "targets",
+            any_in_row((rounded != stored) & ~(np.isnan(rounded) & np.isnan(stored))),
+            f"{name} is not the number in lineage_values, rounded to float32",
+        )
 
 
 # ----------------------------------------------------------------------------------------- targets

@@ -35,6 +35,7 @@ CODES: Mapping[str, tuple[str, ...]] = {
     ),
     "provenance": (
         *("missing_attr", "missing_word", "missing_shard_row", "missing_lineage_digest"),
+        *("wrong_lineage_digest", "lineage_value_differs"),
         *("duplicate_rollout", "several_splits", "lineage_version_differs", "foreign_target"),
         *("wrong_target_mask", "wrong_target_reasons", "wrong_target_primary_reason"),
         "wrong_gt_label_mask",
