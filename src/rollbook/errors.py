@@ -331,6 +331,8 @@ class BlobStoreUnavailable(BlobError):
     retryable: ClassVar[bool] = True
     template: ClassVar[str] = "{detail}"
     detail: str
+    is_refusal: bool = False
+    """The store answers and refuses us: its bucket, credentials or region are wrong."""
 
 
 # ------------------------------------------------------------------------------------- generation

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.test_serve import rollbook
+from tests.server.serving import rollbook
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 import subprocess
 import sys
@@ -169,3 +170,17 @@ def test_a_folder_that_cannot_be_written_is_a_mistake_of_configuration(
     monkeypatch.setenv("ROLLBOOK_HOME", str(tmp_path / "file"))
     with pytest.raises(ConfigurationError, match="ROLLBOOK_HOME"):
         write_profile(HERE)
+
+
+def test_a_user_without_a_home_folder_needs_none_when_everything_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nobody(_: int) -> object:
+        raise KeyError("no such user")
+
+    for name in ("HOME", "ROLLBOOK_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert resolve_access("rb_key", "https://call.example").api_key == "rb_key"
+    with pytest.raises(ConfigurationError, match="set HOME or ROLLBOOK_HOME"):
+        resolve_access()

@@ -13,8 +13,7 @@ import pytest
 from tests.interop.conftest import MakeRobotraceClient, Portal, portal_of
 from tests.interop.crowded_proxy import CrowdedProxy
 from tests.interop.public_client import robotrace
-from tests.server.serving import Served, serving
-from tests.server.test_serve import rollbook
+from tests.server.serving import Served, rollbook, serving
 
 
 def said(error: Any) -> dict[str, Any]:

@@ -2,51 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import re
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 import pytest
 
-from rollbook.cli.main import main
 from rollbook.server.settings import Settings
-from tests.server.serving import START_LIMIT_S, Served, serving, workers_of
+from tests.server.serving import START_LIMIT_S, Served, rollbook, serving, workers_of
 
 _CREATE = "/api/ingest/episode"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-class Ended(NamedTuple):
-    status: int
-    stdout: str
-    stderr: str
-
-
-def rollbook(*arguments: object) -> Ended:
-    """A command that ends, in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    argv, sys.argv = sys.argv, ["rollbook", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-    except SystemExit as stop:
-        code = stop.code
-    finally:
-        sys.argv = argv
-    assert isinstance(code, int)
-    return Ended(code, out.getvalue(), err.getvalue())
 
 
 def as_json(*arguments: object) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -145,7 +146,9 @@ def serve(
         metrics_bind=metrics,
         log_level=log_level.value,
     )
-    _refuse_unusable(settings)
+    from rollbook.server.start_checks import check_settings
+
+    check_settings(settings, warn=lambda text: typer.echo(f"warning: {text}", err=True))
     with _listening(settings) as listening:
         settings = replace(settings, port=listening.getsockname()[1])
         made = _prepare_database(settings)
@@ -183,24 +186,6 @@ def _settings(data: Path | None, **overrides: Any) -> Settings:
     return Settings.load(data or default_data_dir(), **overrides)
 
 
-def _refuse_unusable(settings: Settings) -> None:
-    """Refuse bad settings before the first start prints its API key: the key is printed only once."""
-    import asyncio
-
-    from rollbook.errors import BlobError
-    from rollbook.server.blobs.open import open_blobs_of
-
-    async def open_and_close() -> None:
-        blobs = open_blobs_of(settings)
-        await blobs.close()
-
-    _ = settings.metrics_address
-    try:
-        asyncio.run(open_and_close())
-    except BlobError as error:
-        raise ConfigurationError(message=f"blobs: {error}") from error
-
-
 def _listening(settings: Settings) -> socket.socket:
     """Bind the port before anything is created, for the same reason."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -212,7 +197,8 @@ def _listening(settings: Settings) -> socket.socket:
         bound.set_inheritable(True)
     except OSError as error:
         bound.close()
-        message = f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another --port"
+        other = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--host"
+        message = f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another {other}"
         raise ConfigurationError(message=message) from error
     return bound
 

@@ -49,7 +49,11 @@ class Access:
 def home() -> Path:
     """The folder of this user: credentials, cache and journals."""
     given = os.environ.get(ENV_HOME, "").strip()
-    return Path(given).expanduser() if given else Path.home() / ".rollbook"
+    try:
+        return Path(given).expanduser() if given else Path.home() / ".rollbook"
+    except RuntimeError as error:
+        message = f"this user has no home folder; set HOME or {ENV_HOME}"
+        raise ConfigurationError(message=message) from error
 
 
 def credentials_path() -> Path:

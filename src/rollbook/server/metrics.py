@@ -7,6 +7,7 @@ an address nothing is counted and nothing is loaded.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -219,6 +220,33 @@ def of_all_workers() -> CollectorRegistry:
     return registry
 
 
+def check_address(address: tuple[str, int], taken: tuple[str, int]) -> None:
+    """Refuses an address that cannot be bound, or that is the `taken` one."""
+    host, port = address
+    everywhere = ("0.0.0.0", "::")
+    if (
+        port
+        and port == taken[1]
+        and (host == taken[0] or host in everywhere or taken[0] in everywhere)
+    ):
+        message = f"metrics: {host}:{port} is where the API is served; choose another --metrics"
+        raise ConfigurationError(message=message)
+    try:
+        socket.create_server(address, family=_family(host)).close()
+    except OSError as error:
+        raise _unusable(address, error) from error
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _unusable(address: tuple[str, int], error: OSError) -> ConfigurationError:
+    host, port = address
+    message = f"metrics: {host}:{port} cannot be bound: {error.strerror}; choose another --metrics"
+    return ConfigurationError(message=message)
+
+
 def serve_metrics(address: tuple[str, int], registry: CollectorRegistry) -> Stop:
     """Answers scrapes in a thread until the returned function is called."""
     from prometheus_client import start_http_server
@@ -227,10 +255,7 @@ def serve_metrics(address: tuple[str, int], registry: CollectorRegistry) -> Stop
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
-        message = (
-            f"metrics: {host}:{port} cannot be bound: {error.strerror}; choose another --metrics"
-        )
-        raise ConfigurationError(message=message) from error
+        raise _unusable(address, error) from error
 
     def stop() -> None:
         server.shutdown()

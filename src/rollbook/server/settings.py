@@ -163,8 +163,13 @@ class Settings:
 
 
 def default_data_dir(environment: Mapping[str, str] = os.environ) -> Path:
+    """Below ROLLBOOK_HOME, or the home folder of the user."""
     home = environment.get("ROLLBOOK_HOME")
-    return (Path(home) if home else Path.home() / ".rollbook") / "server"
+    try:
+        return (Path(home) if home else Path.home() / ".rollbook") / "server"
+    except RuntimeError as error:
+        message = "data: this user has no home folder; set HOME, or name a folder by --data"
+        raise ConfigurationError(message=message) from error
 
 
 def _in_url(host: str) -> str:
@@ -224,11 +229,19 @@ def _write_secret(path: Path) -> None:
     fsync_folder(path.parent)
 
 
+def is_http_url(url: str) -> bool:
+    """With a host, and a port that is a number, if any."""
+    try:
+        split = urlsplit(url)
+        return split.scheme in ("http", "https") and bool(split.hostname) and split.port != 0
+    except ValueError:
+        return False
+
+
 def _public_url(url: str | None) -> str | None:
     if url is None:
         return None
-    split = urlsplit(url)
-    if split.scheme not in ("http", "https") or not split.hostname or split.query or split.fragment:
+    if not is_http_url(url) or urlsplit(url).query or urlsplit(url).fragment:
         message = f"public-url: {url!r} is not an address such as https://rollbook.example.com"
         raise ConfigurationError(message=message)
     return url.rstrip("/")

@@ -260,7 +260,11 @@ def _write_to_cache(path: Path, data: bytes) -> None:
 
 
 def default_cache_dir() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:
+        message = "this user has no home folder; set HOME or XDG_CACHE_HOME, or name a cache_dir"
+        raise ConfigurationError(message=message) from error
     return Path(base) / "rollbook" / "stores"
 
 

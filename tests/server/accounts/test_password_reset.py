@@ -21,7 +21,7 @@ from rollbook.server.queries import (
     user_by_email,
 )
 from tests.server.people import PASSWORD, House, Person, house, join
-from tests.server.test_serve import rollbook
+from tests.server.serving import rollbook
 
 __all__ = ["house"]
 HOUR_US = RESET_LINK_LASTS_S * 1_000_000

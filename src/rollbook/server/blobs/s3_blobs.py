@@ -55,6 +55,7 @@ from rollbook.server.blobs.interface import (
     content_disposition,
 )
 from rollbook.server.metrics import NO_METRICS, Metrics
+from rollbook.server.settings import is_http_url
 
 T = TypeVar("T")
 
@@ -484,7 +485,8 @@ class S3Blobs:
             )
         else:
             text = f"S3 does not do its work for bucket {bucket!r} ({said}); try again shortly"
-        return BlobStoreUnavailable(detail=text)
+        is_refusal = code == "NoSuchBucket" or 300 <= status < 400 or status in (400, 401, 403)
+        return BlobStoreUnavailable(detail=text, is_refusal=is_refusal)
 
     def _unreachable(self, error: Exception) -> BlobStoreUnavailable:
         """Named by its class: the text of an error of boto3 holds whole URLs."""
@@ -533,7 +535,7 @@ def s3_client(
         endpoint or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     )
     if endpoint is not None:
-        if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc:
+        if not is_http_url(endpoint):
             message = f"blobs: S3 endpoint {endpoint!r} is not a URL; expected for example https://s3.example.com"
             raise ConfigurationError(message=message)
         endpoint = endpoint.rstrip("/")

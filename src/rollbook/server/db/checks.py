@@ -72,12 +72,12 @@ def _sqlite(database: Database, database_url: str) -> Iterator[Finding]:
 
 
 def _postgres(database: Database, _: str) -> Iterator[Finding]:
-    yield _role(database)
+    yield examine_role(database)
     yield _policies(database)
     yield _clock(database)
 
 
-def _role(database: Database) -> Finding:
+def examine_role(database: Database) -> Finding:
     """Policies do not apply to a superuser, nor to a role with BYPASSRLS."""
     name, superuser, bypass = _ask(
         database,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlalchemy as sa
+
 from rollbook.errors import ConfigurationError
 from rollbook.server.db.engine import Database
 from rollbook.server.db.sqlite import SqliteDatabase, sqlite_path
@@ -25,4 +27,14 @@ def open_database(url: str, *, connections: int = 16, metrics: Metrics = NO_METR
 
 def postgres_url(url: str) -> str:
     """Names the driver: otherwise SQLAlchemy would choose by what is installed."""
-    return "postgresql+psycopg://" + url.split("://", 1)[1]
+    named = "postgresql+psycopg://" + url.split("://", 1)[1]
+    try:
+        sa.make_url(named)
+    except (ValueError, sa.exc.ArgumentError) as error:
+        # without the URL, which may hold a password
+        message = (
+            "database: it is not a URL such as postgresql://user@host:5432/name; check the port, and write special "
+            "characters of the password as %XX"
+        )
+        raise ConfigurationError(message=message) from error
+    return named

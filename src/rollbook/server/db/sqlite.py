@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from rollbook.errors import ConfigurationError, DatabaseUnavailable, KeyRevoked
+from rollbook.errors import ConfigurationError, DatabaseUnavailable, KeyRevoked, StorageError
 from rollbook.server.db import engine
 from rollbook.server.db.engine import (
     Database,
@@ -277,8 +277,11 @@ class _SqliteReader:
 
 def make_private_file(path: Path) -> None:
     """The file holds hashes of keys and passwords. SQLite gives its own files beside it the same mode."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600, exist_ok=True)
+    except OSError as error:
+        raise StorageError(path=str(path), detail=f"cannot be made: {error.strerror}") from error
 
 
 def sqlite_engine(path: Path) -> sa.Engine:
