@@ -95,9 +95,8 @@ class House:
 _houses: dict[str, House] = {}
 
 
-def _shared_house(request: pytest.FixtureRequest) -> House:
+def shared_house(request: pytest.FixtureRequest, kind: str) -> House:
     """Started once for each database, and ended with all servers at the end of the session."""
-    kind = str(request.param)
     if kind not in _houses:
         start: StartServer = request.getfixturevalue("running_server")
         settings: dict[str, object] = {"sign_ins_per_minute": 100_000}
@@ -113,12 +112,12 @@ def _shared_house(request: pytest.FixtureRequest) -> House:
     return _houses[kind]
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def house(request: pytest.FixtureRequest) -> House:
-    return _shared_house(request)
+    return shared_house(request, str(request.param))
 
 
 @pytest.fixture(scope="module", params=["sqlite"])
 def sqlite_house(request: pytest.FixtureRequest) -> House:
     """For what has nothing to do with the database."""
-    return _shared_house(request)
+    return shared_house(request, str(request.param))

@@ -18,6 +18,7 @@ from rollbook.server.blobs.open import open_blobs
 from rollbook.server.blobs.signing import UrlSigner
 from rollbook.server.settings import Settings
 from tests.server.fixtures import StartServer
+from tests.server.postgres_cluster import PostgresCluster
 from tests.server.running import RunningServer
 from tests.server.shared_server import shared_server
 
@@ -89,10 +90,25 @@ def _yes(answer: httpx.Response) -> dict[str, Any]:
     return body
 
 
-def kill_and_start(running_server: StartServer, kills: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "kills"),
+    [
+        ("sqlite", 2),
+        ("postgres", 2),
+        pytest.param("sqlite", 25, marks=pytest.mark.slow),
+        pytest.param("postgres", 25, marks=pytest.mark.slow),
+    ],
+)
+def test_a_server_that_is_killed_again_and_again_loses_nothing_it_has_acknowledged(
+    running_server: StartServer, request: pytest.FixtureRequest, kind: str, kills: int
+) -> None:
+    settings = {}
+    if kind == "postgres":
+        cluster: PostgresCluster = request.getfixturevalue("postgres_cluster")
+        settings["database_url"] = cluster.new_database(migrated=True)
     known = Acknowledged()
     chance = random.Random(kills)
-    with running_server(log_level="warning") as server:
+    with running_server(log_level="warning", **settings) as server:
         for turn in range(kills):
             recorders = [Recorder(server, known, turn * 100 + n) for n in range(_RECORDERS)]
             for each in recorders:
@@ -132,19 +148,6 @@ def _all(client: httpx.Client) -> list[dict[str, Any]]:
         cursor = page["next_cursor"]
         if cursor is None:
             return found
-
-
-def test_a_server_that_is_killed_loses_nothing_it_has_acknowledged(
-    running_server: StartServer,
-) -> None:
-    kill_and_start(running_server, kills=2)
-
-
-@pytest.mark.slow
-def test_a_server_that_is_killed_again_and_again_loses_nothing(
-    running_server: StartServer,
-) -> None:
-    kill_and_start(running_server, kills=25)
 
 
 def test_an_upload_that_was_joined_but_not_noted_can_be_completed_again(

@@ -24,10 +24,10 @@ from rollbook.server.db.open import open_database
 from rollbook.server.db.tables import device_logins
 from rollbook.server.queries import device_login_by_user_code
 from rollbook.server.settings import Settings
-from tests.server.people import House, Person, house, join, web
+from tests.server.people import House, Person, house, join, sqlite_house, web
 from tests.server.running import RunningServer
 
-__all__ = ["house"]
+__all__ = ["house", "sqlite_house"]
 
 HTML = "<script>alert(1)</script>\"'><b>"
 _numbers = count()
@@ -314,8 +314,9 @@ def test_approvals_are_in_the_audit_log(owner: Person, machine: httpx.Client) ->
 
 
 def test_the_public_clients_command_line_logs_in_and_out(
-    server: RunningServer, owner: Person, tmp_path: Path
+    sqlite_house: House, tmp_path: Path
 ) -> None:
+    server, owner = sqlite_house.server, sqlite_house.owner
     environment = {**os.environ, "ROBOTRACE_HOME": str(tmp_path), "NO_COLOR": "1"}
     environment.pop("PYTHONWARNINGS", None)
     command = [sys.executable, "-u", "-m", "robotrace.cli"]
@@ -363,8 +364,9 @@ def _code_in(lines: Any) -> str:
 
 
 def test_the_public_client_says_that_a_login_was_refused(
-    server: RunningServer, owner: Person, tmp_path: Path
+    sqlite_house: House, tmp_path: Path
 ) -> None:
+    server, owner = sqlite_house.server, sqlite_house.owner
     environment = {**os.environ, "ROBOTRACE_HOME": str(tmp_path), "NO_COLOR": "1"}
     arguments = ["login", "--base-url", server.base_url, "--no-browser"]
     process = subprocess.Popen(

@@ -59,8 +59,8 @@ for line in sys.stdin:
 """A fork takes milliseconds, where a fresh interpreter takes seconds."""
 
 
-@pytest.mark.slow
-def test_no_acknowledged_episode_is_lost(database_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_no_acknowledged_episode_is_lost(database_url: str, tmp_path: Path, kills: int) -> None:
     nursery = subprocess.Popen(
         [sys.executable, "-c", _NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -72,7 +72,7 @@ def test_no_acknowledged_episode_is_lost(database_url: str, tmp_path: Path) -> N
     first = open_database(database_url)
     org = new_organisation(first)
     first.close()
-    for number in range(10):
+    for number in range(kills):
         told = tmp_path / f"told-{number}"
         nursery.stdin.write(f"{database_url} {org.org_id} {told}\n")
         nursery.stdin.flush()

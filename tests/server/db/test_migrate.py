@@ -149,9 +149,9 @@ for line in sys.stdin:
 """A fork takes milliseconds, where a fresh interpreter takes a second."""
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("kills", [5, pytest.param(30, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_it_leaves_the_old_schema_or_the_new(
-    database_kind: str, tmp_path: Path, postgres_cluster: PostgresCluster
+    database_kind: str, tmp_path: Path, postgres_cluster: PostgresCluster, kills: int
 ) -> None:
     nursery = subprocess.Popen(
         [sys.executable, "-c", _NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -161,7 +161,7 @@ def test_killed_at_any_moment_it_leaves_the_old_schema_or_the_new(
     assert nursery.stdout.readline() == "ready\n"
     chance = random.Random(5)
     before = after = 0
-    for number in range(30):
+    for number in range(kills):
         url = f"sqlite:///{tmp_path / f'{number}.db'}"
         if database_kind == "postgres":
             url = postgres_cluster.new_database()

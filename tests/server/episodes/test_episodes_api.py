@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.server.fixtures import StartServer
+from tests.server.people import shared_house
 from tests.server.running import Access, RunningServer
 from tests.server.shared_server import new_organisation, shared_server
 
@@ -30,14 +31,11 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
-def server(request: pytest.FixtureRequest, running_server: StartServer) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def server(request: pytest.FixtureRequest, running_server: StartServer) -> RunningServer:
     if request.param == "sqlite":
-        yield shared_server(running_server)
-        return
-    url = request.getfixturevalue("postgres_cluster").new_database(migrated=True)
-    with running_server(database_url=url) as started:
-        yield started
+        return shared_server(running_server)
+    return shared_house(request, "postgres").server
 
 
 @pytest.fixture
