@@ -37,7 +37,14 @@ from rollbook.client.file_slice import FileSlice, sha256_of
 from rollbook.client.uploads import Uploaded
 from rollbook.contracts.episode import FILE_NAMES, ArtifactKind
 from rollbook.errors import ConfigurationError, RollbookError, StorageError
-from rollbook.files import Lease, fsync_folder, promote_folder, write_bytes, write_errors
+from rollbook.files import (
+    Lease,
+    fsync_folder,
+    make_folders,
+    promote_folder,
+    write_bytes,
+    write_errors,
+)
 
 VERSION = 2
 _READABLE = (1, 2)
@@ -150,7 +157,7 @@ class Spool:
         self.folder = Path(folder)
         self._lease_s = lease_s
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(self.folder, mode=0o700)
         except OSError as error:
             message = f"spool={str(folder)!r} cannot be used: {error.strerror}"
             raise ConfigurationError(message=message) from error
@@ -207,7 +214,8 @@ class Spool:
 
     def refuse(self, name: str, error: RollbookError) -> Path:
         aside = self.folder / _REFUSED / name
-        aside.parent.mkdir(exist_ok=True)
+        with write_errors(aside.parent):
+            make_folders(aside.parent)
         said = json.dumps(error.as_dict(), indent=2, default=str)
         with suppress(StorageError):
             write_bytes(self.folder / name / "error.json", said.encode())
@@ -401,6 +409,9 @@ def _move(source: Path, target: Path) -> None:
     except OSError as error:
         detail = f"cannot be moved to {target}: {error.strerror}"
         raise StorageError(path=str(source), detail=detail) from error
+    fsync_folder(
+        target.parent
+    )  # the new name first: after a power cut there may be two, but never none
     fsync_folder(source.parent)
 
 
@@ -412,6 +423,8 @@ def _link(file: ArtifactFile, target: Path) -> str | None:
         os.link(file.path, target)
     except OSError:
         return None
+    with write_errors(target), open(target, "rb") as linked:
+        os.fsync(linked.fileno())
     return sha256_of(target)
 
 

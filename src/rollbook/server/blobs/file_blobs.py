@@ -33,6 +33,7 @@ from rollbook.errors import (
     PartsMismatch,
     UploadNotFound,
 )
+from rollbook.files import make_folders
 from rollbook.server.blobs.confined_files import ConfinedFiles
 from rollbook.server.blobs.files import (
     Incoming,
@@ -432,7 +433,7 @@ class LocalBlobs:
 
 def _create(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
     except OSError as error:
         message = f"blobs: folder {folder} cannot be used ({error.strerror}); choose another one"
         raise ConfigurationError(message=message) from error
