@@ -409,9 +409,8 @@ def _move(source: Path, target: Path) -> None:
     except OSError as error:
         detail = f"cannot be moved to {target}: {error.strerror}"
         raise StorageError(path=str(source), detail=detail) from error
-    fsync_folder(
-        target.parent
-    )  # the new name first: after a power cut there may be two, but never none
+    # the new name first: after a power cut there may be two, but never none
+    fsync_folder(target.parent)
     fsync_folder(source.parent)
 
 
