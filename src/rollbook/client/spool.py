@@ -214,8 +214,7 @@ class Spool:
 
     def refuse(self, name: str, error: RollbookError) -> Path:
         aside = self.folder / _REFUSED / name
-        with write_errors(aside.parent):
-            make_folders(aside.parent)
+        aside.parent.mkdir(exist_ok=True)
         said = json.dumps(error.as_dict(), indent=2, default=str)
         with suppress(StorageError):
             write_bytes(self.folder / name / "error.json", said.encode())
