@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollbook import client as sdk
-from tests.client.wire_server import WireServer
+from tests.client.faulty_server import FaultyServer
 
 
 @pytest.fixture(autouse=True)
@@ -21,21 +21,20 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 @pytest.fixture(scope="session")
-def _wire_server() -> Iterator[WireServer]:
-    server = WireServer()
-    server.start()
+def _faulty_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyServer]:
+    server = FaultyServer(tmp_path_factory.mktemp("adapter-server"))
     yield server
     server.stop()
 
 
 @pytest.fixture
-def wire(_wire_server: WireServer) -> WireServer:
-    _wire_server.reset()
-    return _wire_server
+def wire(_faulty_server: FaultyServer) -> FaultyServer:
+    _faulty_server.reset()
+    return _faulty_server
 
 
 @pytest.fixture
-def client(wire: WireServer) -> Iterator[sdk.Client]:
+def client(wire: FaultyServer) -> Iterator[sdk.Client]:
     retries = sdk.Retries(attempts=2, first_wait_s=0.001, longest_wait_s=1)
     with sdk.Client(api_key=wire.api_key, base_url=wire.base_url, retries=retries) as made:
         yield made

@@ -13,7 +13,7 @@ from rollbook.adapters import gymnasium as adapter
 from rollbook.adapters.encoded import BatchResult
 from rollbook.errors import AuthError, ConfigurationError, RollbookError
 from tests.adapters.small_envs import CountingEnv
-from tests.client.wire_server import WireServer
+from tests.client.faulty_server import FaultyServer
 
 
 def still(observation: Any) -> Any:
@@ -50,7 +50,7 @@ def test_a_recording_reaches_the_server_whole(client: sdk.Client) -> None:
     assert run.encoded.files == {}
 
 
-def test_the_default_client_is_used_when_none_is_given(wire: WireServer) -> None:
+def test_the_default_client_is_used_when_none_is_given(wire: FaultyServer) -> None:
     sdk.init(api_key=wire.api_key, base_url=wire.base_url)
     adapter.record(CountingEnv(), still)
     assert len(wire.episodes) == 1
@@ -88,7 +88,7 @@ def test_without_a_server_or_a_folder_nothing_runs() -> None:
     ],
 )
 def test_a_mistake_in_what_is_said_is_found_before_anything_runs(
-    client: sdk.Client, wire: WireServer, about: Any
+    client: sdk.Client, wire: FaultyServer, about: Any
 ) -> None:
     env = CountingEnv()
     with pytest.raises((ConfigurationError, ValueError)):
@@ -98,7 +98,7 @@ def test_a_mistake_in_what_is_said_is_found_before_anything_runs(
 
 
 def test_a_crash_is_recorded_as_a_failed_episode_and_raised(
-    client: sdk.Client, wire: WireServer
+    client: sdk.Client, wire: FaultyServer
 ) -> None:
     with pytest.raises(RuntimeError, match="stuck") as caught:
         adapter.record(CountingEnv(fails_at=3), still, client=client)
@@ -111,7 +111,7 @@ def test_a_crash_is_recorded_as_a_failed_episode_and_raised(
 
 
 def test_an_environment_that_never_began_leaves_no_episode(
-    client: sdk.Client, wire: WireServer
+    client: sdk.Client, wire: FaultyServer
 ) -> None:
     class Broken(CountingEnv):
         def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -123,7 +123,7 @@ def test_an_environment_that_never_began_leaves_no_episode(
 
 
 def test_a_crash_is_not_hidden_by_an_upload_that_fails(
-    client: sdk.Client, wire: WireServer
+    client: sdk.Client, wire: FaultyServer
 ) -> None:
     wire.fail("POST /api/ingest/episode", "answer", times=9)
     with pytest.raises(RuntimeError, match="stuck") as caught:
@@ -131,7 +131,7 @@ def test_a_crash_is_not_hidden_by_an_upload_that_fails(
     assert any("could not be uploaded" in note for note in caught.value.__notes__)
 
 
-def test_an_upload_that_fails_is_raised(client: sdk.Client, wire: WireServer) -> None:
+def test_an_upload_that_fails_is_raised(client: sdk.Client, wire: FaultyServer) -> None:
     wire.fail("PUT /blobs", "answer", status=403, times=9)
     with pytest.raises(RollbookError):
         adapter.record(CountingEnv(), still, client=client)
@@ -142,7 +142,7 @@ def test_an_upload_that_fails_is_raised(client: sdk.Client, wire: WireServer) ->
 # ------------------------------------------------------------------------------------------- many
 
 
-def test_every_seed_becomes_an_episode(client: sdk.Client, wire: WireServer) -> None:
+def test_every_seed_becomes_an_episode(client: sdk.Client, wire: FaultyServer) -> None:
     seen: list[tuple[int, int, int]] = []
     env = CountingEnv()
     results = adapter.record_many(
@@ -212,7 +212,7 @@ def test_one_bad_run_stops_the_others_when_asked_to(client: sdk.Client) -> None:
     assert ran == [1, 2]
 
 
-def test_a_refused_key_stops_at_once_because_it_cannot_get_better(wire: WireServer) -> None:
+def test_a_refused_key_stops_at_once_because_it_cannot_get_better(wire: FaultyServer) -> None:
     env = CountingEnv()
     with (
         sdk.Client(api_key="rt_0000000000_" + "c" * 43, base_url=wire.base_url) as stranger,

@@ -39,7 +39,7 @@ from tests.adapters.pictures import (
     number_of,
     top_level_boxes,
 )
-from tests.client.wire_server import WireServer
+from tests.client.faulty_server import FaultyServer
 
 public_evals: Any = import_module("robotrace.evals")
 Write = Callable[[Path, Plan], Path]
@@ -348,7 +348,7 @@ def test_a_dataset_that_does_not_say_where_its_files_are_has_them_where_lerobot_
 
 @both_versions
 def test_a_dataset_is_uploaded_episode_by_episode(
-    write: Write, tmp_path: Path, client: sdk.Client, wire: WireServer
+    write: Write, tmp_path: Path, client: sdk.Client, wire: FaultyServer
 ) -> None:
     root = write(tmp_path / "pusht", Plan())
     seen: list[tuple[int, int, int]] = []
@@ -387,7 +387,7 @@ def test_some_episodes_can_be_chosen(tmp_path: Path, client: sdk.Client) -> None
 
 
 def test_one_episode_is_uploaded_with_what_the_caller_says(
-    tmp_path: Path, client: sdk.Client, wire: WireServer
+    tmp_path: Path, client: sdk.Client, wire: FaultyServer
 ) -> None:
     root = write_v3(tmp_path / "pusht")
     lerobot.upload_episode(root, 1, client=client, robot="my arm", source="real")
@@ -396,7 +396,7 @@ def test_one_episode_is_uploaded_with_what_the_caller_says(
 
 
 def test_an_episode_that_cannot_be_read_is_reported_and_the_others_are_uploaded(
-    tmp_path: Path, client: sdk.Client, wire: WireServer
+    tmp_path: Path, client: sdk.Client, wire: FaultyServer
 ) -> None:
     root = write_v2(tmp_path / "pusht")
     (root / "data" / "chunk-000" / "episode_000001.parquet").unlink()

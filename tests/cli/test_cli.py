@@ -26,7 +26,6 @@ from rollbook.contracts import (
     write_file,
 )
 from rollbook.store import write_rollout_zarr_store
-from tests.client.wire_server import FIRST_KEY
 from tests.factories import artifact, proof, revision, samples, table
 from tests.store.synthetic import make_records
 
@@ -182,7 +181,7 @@ def test_a_command_without_its_library_prints_the_pip_command(
     )
     environment = {
         **os.environ,
-        "ROLLBOOK_API_KEY": FIRST_KEY,
+        "ROLLBOOK_API_KEY": "rt_0123456789_" + "a" * 43,
         "ROLLBOOK_BASE_URL": "http://127.0.0.1:9",
         "ROLLBOOK_HOME": str(tmp_path),
     }

@@ -1,4 +1,4 @@
-"""Servers for the SDK to talk to: a small one, which fails on demand, and the real one; and clients of both kinds."""
+"""A server for the SDK to talk to, which fails on demand, and clients of both kinds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from rollbook.client import Client, Retries, default
+from tests.client.faulty_server import FaultyServer
 from tests.client.portal import async_client
-from tests.client.wire_server import WireServer
-from tests.server.running import RunningServer
 
 QUICK = Retries(attempts=4, first_wait_s=0.001, longest_wait_s=5, upload_for_s=0)
 
@@ -44,37 +43,23 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 @pytest.fixture(scope="session")
-def _wire_server() -> Iterator[WireServer]:
-    server = WireServer()
-    server.start()
+def _faulty_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyServer]:
+    server = FaultyServer(tmp_path_factory.mktemp("sdk-server"))
     yield server
     server.stop()
 
 
 @pytest.fixture
-def wire(_wire_server: WireServer) -> WireServer:
+def wire(_faulty_server: FaultyServer) -> FaultyServer:
     """As new: nothing stored, nothing to break."""
-    _wire_server.reset()
-    return _wire_server
+    _faulty_server.reset()
+    return _faulty_server
 
 
-@pytest.fixture(scope="session")
-def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    class RealServer(RunningServer):
-        @property
-        def other_api_key(self) -> str:
-            return self.second_org.api_key
-
-    with RealServer(tmp_path_factory.mktemp("sdk-server")) as server:
-        yield server
-
-
-@pytest.fixture(params=["wire", pytest.param("real", marks=pytest.mark.slow)])
-def server(request: pytest.FixtureRequest) -> AnyServer:
-    """Once the small server, once the real one: what is tested with it holds for both."""
-    name = "wire" if request.param == "wire" else "real_server"
-    found: AnyServer = request.getfixturevalue(name)
-    return found
+@pytest.fixture
+def server(wire: FaultyServer) -> AnyServer:
+    """For tests that break nothing."""
+    return wire
 
 
 def _options(server: AnyServer, given: dict[str, Any]) -> dict[str, Any]:

@@ -109,7 +109,9 @@ def _work(asked: dict[str, Any], write_end: int) -> None:
         multipart_above=asked.get("multipart_above", 1 << 30),
     )
     if asked["work"] == "log":
-        client.log_episode(name="offline", video=asked["video"], actions={"a": [1, 2]}, t_ns=[0, 1])
+        client.log_episode(
+            name="offline", sensors=asked["sensors"], actions={"a": [1, 2]}, t_ns=[0, 1]
+        )
     else:
         report = client.deliver(for_any_server=True)
         assert not report.waiting, report

@@ -11,7 +11,7 @@ import pytest
 
 from rollbook.errors import ConfigurationError, InvalidValue
 from tests.client.conftest import MakeClient
-from tests.client.wire_server import WireServer
+from tests.client.faulty_server import FaultyServer
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     ],
 )
 def test_files_are_looked_at_first(
-    wire: WireServer, client_of: MakeClient, folder: Path, given: dict[str, str], says: str
+    wire: FaultyServer, client_of: MakeClient, folder: Path, given: dict[str, str], says: str
 ) -> None:
     files: dict[str, Any] = {kind: folder / name for kind, name in given.items()}
     with pytest.raises(ConfigurationError, match=says):
@@ -48,7 +48,7 @@ def test_files_are_looked_at_first(
 @pytest.mark.parametrize("slot", ["sensors", "actions"])
 @pytest.mark.parametrize("name", ["data.npz", "data.parquet"])
 def test_data_fits_both_sensors_and_actions(
-    wire: WireServer, client_of: MakeClient, folder: Path, slot: str, name: str
+    wire: FaultyServer, client_of: MakeClient, folder: Path, slot: str, name: str
 ) -> None:
     files: dict[str, Any] = {slot: folder / name}
     assert client_of(wire).log_episode(**files).status == "ready"
@@ -66,6 +66,8 @@ def test_data_fits_both_sensors_and_actions(
         ({"seed": True}, "seed=True"),
         ({"fps": -1}, "fps=-1"),
         ({"fps": float("nan")}, "fps=nan"),
+        ({"fps": True}, "fps=True"),
+        ({"duration_s": float("inf")}, "duration_s=inf"),
         ({"duration_s": "3"}, "duration_s='3'"),
         ({"failure_time_s": 1.0}, "status='failed'"),
         ({"failure_time_s": -1.0, "status": "failed"}, "failure_time_s=-1.0"),
@@ -75,7 +77,7 @@ def test_data_fits_both_sensors_and_actions(
     ],
 )
 def test_values_are_looked_at_first(
-    wire: WireServer, client_of: MakeClient, given: dict[str, Any], says: str
+    wire: FaultyServer, client_of: MakeClient, given: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=says):
         client_of(wire).log_episode(**given)
@@ -94,20 +96,20 @@ def test_values_are_looked_at_first(
     ],
 )
 def test_metadata_and_arrays_are_looked_at_first(
-    wire: WireServer, client_of: MakeClient, given: dict[str, Any]
+    wire: FaultyServer, client_of: MakeClient, given: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidValue):
         client_of(wire).log_episode(**given)
     assert wire.seen == []
 
 
-def test_numpy_numbers_are_numbers(wire: WireServer, client_of: MakeClient) -> None:
+def test_numpy_numbers_are_numbers(wire: FaultyServer, client_of: MakeClient) -> None:
     client_of(wire).log_episode(seed=np.int64(5), fps=np.float32(30), duration_s=np.int32(2))  # type: ignore[arg-type]
     [episode] = wire.episodes.values()
     assert (episode["seed"], episode["fps"], episode["duration_s"]) == (5, 30.0, 2.0)
 
 
-def test_a_path_that_cannot_be_one_is_refused(wire: WireServer, client_of: MakeClient) -> None:
+def test_a_path_that_cannot_be_one_is_refused(wire: FaultyServer, client_of: MakeClient) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read"):
         client_of(wire).log_episode(video="nul\0byte.mp4")
     assert wire.seen == []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -161,6 +163,19 @@ def test_logins_at_the_same_time_lose_no_profile(tmp_path: Path) -> None:
     running = [subprocess.Popen([sys.executable, "-c", program, name]) for name in ("a", "b")]
     assert [each.wait(60) for each in running] == [0, 0]
     assert len(read_profiles()) == 16
+
+
+def test_a_login_waits_for_another_one(tmp_path: Path) -> None:
+    write_profile(HERE)
+    login = threading.Thread(target=write_profile, args=(HERE, "second"))
+    with open(home() / ".credentials.lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        login.start()
+        login.join(0.3)
+        assert login.is_alive()
+        assert list(read_profiles()) == ["default"]
+    login.join()
+    assert sorted(read_profiles()) == ["default", "second"]
 
 
 def test_a_folder_that_cannot_be_written_is_a_mistake_of_configuration(

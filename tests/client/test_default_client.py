@@ -12,17 +12,17 @@ import pytest
 
 from rollbook import client as sdk
 from rollbook.errors import AuthError, ConfigurationError
-from tests.client.wire_server import WireServer
+from tests.client.faulty_server import FaultyServer
 
 
 @pytest.fixture
-def environment(wire: WireServer, monkeypatch: pytest.MonkeyPatch) -> WireServer:
+def environment(wire: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> FaultyServer:
     monkeypatch.setenv("ROLLBOOK_API_KEY", wire.api_key)
     monkeypatch.setenv("ROLLBOOK_BASE_URL", wire.base_url)
     return wire
 
 
-def test_the_default_client_is_made_when_it_is_first_needed(environment: WireServer) -> None:
+def test_the_default_client_is_made_when_it_is_first_needed(environment: FaultyServer) -> None:
     logged = sdk.log_episode(name="first", status="failed", duration_s=2, failure_time_s=1.5)
     assert environment.episodes[logged.id or ""]["failure_time_s"] == 1.5
     with sdk.start_episode(name="second", artifacts=[]) as episode:
@@ -35,7 +35,7 @@ def test_without_a_key_the_first_call_says_what_to_do() -> None:
         sdk.log_episode()
 
 
-def test_init_replaces_the_client_and_close_ends_it(environment: WireServer) -> None:
+def test_init_replaces_the_client_and_close_ends_it(environment: FaultyServer) -> None:
     first = sdk.default_client()
     sdk.init(api_key="rt_wrong", base_url=environment.base_url, timeout=5)
     assert sdk.default_client() is not first
@@ -48,7 +48,7 @@ def test_init_replaces_the_client_and_close_ends_it(environment: WireServer) -> 
     assert sdk.log_episode().status == "ready"
 
 
-def test_threads_share_one_default_client(environment: WireServer) -> None:
+def test_threads_share_one_default_client(environment: FaultyServer) -> None:
     start = threading.Barrier(8)
 
     def log(number: int) -> str | None:
@@ -75,7 +75,7 @@ def test_every_way_to_log_an_episode_takes_the_same_arguments() -> None:
     assert methods == {name for name in dir(sdk.AsyncClient) if not name.startswith("_")}
 
 
-def test_an_argument_that_does_not_exist_is_a_type_error(environment: WireServer) -> None:
+def test_an_argument_that_does_not_exist_is_a_type_error(environment: FaultyServer) -> None:
     with pytest.raises(TypeError, match="polic_version"):
         sdk.log_episode(polic_version="v1")  # type: ignore[call-arg]
     assert environment.seen == []

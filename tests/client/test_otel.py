@@ -11,7 +11,7 @@ from opentelemetry import trace
 
 from rollbook.client.bodies import current_trace
 from tests.client.conftest import MakeClient
-from tests.client.wire_server import WireServer
+from tests.client.faulty_server import FaultyServer
 
 
 def span(trace_id: int, span_id: int, flags: int = 1) -> AbstractContextManager[trace.Span]:
@@ -19,7 +19,7 @@ def span(trace_id: int, span_id: int, flags: int = 1) -> AbstractContextManager[
     return trace.use_span(trace.NonRecordingSpan(context))
 
 
-def test_the_current_span_goes_with_the_episode(wire: WireServer, client_of: MakeClient) -> None:
+def test_the_current_span_goes_with_the_episode(wire: FaultyServer, client_of: MakeClient) -> None:
     client = client_of(wire)
     with span(0xABC, 0xDEF):
         logged = client.log_episode(metadata={"a": 1})
@@ -40,7 +40,7 @@ def test_the_flags_of_a_trace_are_kept(flags: int, shown: str) -> None:
     assert found["traceparent"].endswith(f"-{shown}")
 
 
-def test_outside_of_any_span_nothing_is_sent(wire: WireServer, client_of: MakeClient) -> None:
+def test_outside_of_any_span_nothing_is_sent(wire: FaultyServer, client_of: MakeClient) -> None:
     client_of(wire).log_episode()
     with span(0, 0):
         client_of(wire).log_episode()
@@ -51,7 +51,7 @@ def test_outside_of_any_span_nothing_is_sent(wire: WireServer, client_of: MakeCl
 
 
 def test_a_broken_tracer_does_not_keep_an_episode_from_being_recorded(
-    wire: WireServer, client_of: MakeClient
+    wire: FaultyServer, client_of: MakeClient
 ) -> None:
     class Broken(trace.NonRecordingSpan):
         def get_span_context(self) -> trace.SpanContext:

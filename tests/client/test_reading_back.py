@@ -16,6 +16,8 @@ import pytest
 from rollbook.client import Retries
 from rollbook.client.cache import Cache
 from rollbook.client.http import Answer
+from rollbook.client.recorded import RecordedCore
+from rollbook.client.runtime import finish
 from rollbook.errors import (
     ChecksumMismatch,
     ConfigurationError,
@@ -26,7 +28,7 @@ from rollbook.errors import (
     TransportError,
 )
 from tests.client.conftest import AnyServer, MakeClient
-from tests.client.wire_server import Blob, WireServer
+from tests.client.faulty_server import FaultyServer
 
 AnyClient = Callable[..., Any]
 
@@ -95,7 +97,9 @@ def test_all_pages_are_walked(server: AnyServer, any_client_of: AnyClient) -> No
         listing.LARGEST_PAGE = before
 
 
-def test_nothing_is_fetched_before_it_is_asked_for(wire: WireServer, client_of: MakeClient) -> None:
+def test_nothing_is_fetched_before_it_is_asked_for(
+    wire: FaultyServer, client_of: MakeClient
+) -> None:
     found = client_of(wire).episodes(policy_version="v1")
     assert wire.seen == []
     assert list(found) == []
@@ -103,7 +107,7 @@ def test_nothing_is_fetched_before_it_is_asked_for(wire: WireServer, client_of: 
 
 
 def test_a_search_that_makes_no_sense_is_refused_at_once(
-    wire: WireServer, client_of: MakeClient
+    wire: FaultyServer, client_of: MakeClient
 ) -> None:
     client = client_of(wire)
     for wrong in ({"limit": -1}, {"since": datetime(2026, 1, 1)}, {"metadata": {"a": [1]}}):
@@ -113,7 +117,7 @@ def test_a_search_that_makes_no_sense_is_refused_at_once(
         client.episode("")
 
 
-def test_an_id_is_a_name_and_never_a_path(wire: WireServer, client_of: MakeClient) -> None:
+def test_an_id_is_a_name_and_never_a_path(wire: FaultyServer, client_of: MakeClient) -> None:
     with pytest.raises(NotFoundError):
         client_of(wire).episode("../ingest/episode?x=1#y")
     [seen] = wire.seen
@@ -122,16 +126,16 @@ def test_an_id_is_a_name_and_never_a_path(wire: WireServer, client_of: MakeClien
 
 
 def test_an_answer_that_is_no_list_or_no_episode_is_said_to_be_none(
-    wire: WireServer, client_of: MakeClient
+    wire: FaultyServer, client_of: MakeClient
 ) -> None:
     client = client_of(wire)
     logged = client.log_episode()
-    wire.episodes[logged.id or ""]["seed"] = "seven"
+    wire.change("GET /api/episodes/", lambda episode: {**episode, "seed": "seven"})
+    wire.change("GET /api/episodes ", lambda _: {"rows": []})
     with pytest.raises(
         ServerError, match=r"cannot read the episode: .* answered something unexpected"
     ):
         client.episode(logged.id or "")
-    wire.answer_to_list = {"rows": []}
     with pytest.raises(
         ServerError, match=r"cannot list episodes: .* answered something unexpected"
     ):
@@ -185,7 +189,7 @@ def test_what_is_not_there_is_not_found(server: AnyServer, any_client_of: AnyCli
 
 
 def test_an_artifact_is_copied_to_where_it_is_wanted(
-    wire: WireServer, any_client_of: AnyClient, tmp_path: Path
+    wire: FaultyServer, any_client_of: AnyClient, tmp_path: Path
 ) -> None:
     client = any_client_of(wire)
     video = tmp_path / "run.mp4"
@@ -197,7 +201,7 @@ def test_an_artifact_is_copied_to_where_it_is_wanted(
 
 
 def test_a_damaged_file_in_the_cache_is_fetched_again(
-    wire: WireServer, any_client_of: AnyClient
+    wire: FaultyServer, any_client_of: AnyClient
 ) -> None:
     client = any_client_of(wire)
     found = client.episode(client.log_episode(sensors={"a": [1]}, t_ns=[0]).id)
@@ -210,24 +214,29 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(
 
 
 def test_what_arrives_otherwise_than_promised_is_not_kept(
-    wire: WireServer, any_client_of: AnyClient
+    wire: FaultyServer, any_client_of: AnyClient
 ) -> None:
     client = any_client_of(wire)
     logged = client.log_episode(sensors={"a": [1]}, t_ns=[0])
     found = client.episode(logged.id)
     blob = wire.blobs[logged.id, "sensors"]
-    other = bytes(len(blob.data))
-    wire.blobs[logged.id, "sensors"] = Blob(other, blob.sha256)
+    data = blob.read_bytes()
+
+    def replace_after_signing(other: bytes) -> None:
+        blob.write_bytes(data)
+        wire.before = lambda seen: blob.write_bytes(other) if "/blobs/" in seen.path else None
+
+    replace_after_signing(bytes(len(data)))
     with pytest.raises(ChecksumMismatch, match="download it again"):
         found.fetch("sensors")
-    wire.blobs[logged.id, "sensors"] = Blob(blob.data + b"more", blob.sha256)
+    replace_after_signing(data + b"more")
     with pytest.raises(ChecksumMismatch, match="and has more"):
         found.fetch("sensors")
     assert list(cache_folder().iterdir()) == []
 
 
 def test_a_pickle_from_the_server_is_refused(
-    wire: WireServer, any_client_of: AnyClient, tmp_path: Path
+    wire: FaultyServer, any_client_of: AnyClient, tmp_path: Path
 ) -> None:
     client = any_client_of(wire)
     evil = tmp_path / "sensors.npz"
@@ -237,11 +246,11 @@ def test_a_pickle_from_the_server_is_refused(
         found.sensors()
 
 
-def test_a_download_goes_on_where_it_broke(wire: WireServer, any_client_of: AnyClient) -> None:
+def test_a_download_goes_on_where_it_broke(wire: FaultyServer, any_client_of: AnyClient) -> None:
     """The connection breaks three times; every byte is sent once."""
     client = any_client_of(wire)
     logged = client.log_episode(sensors={"a": np.arange(30_000.0)}, t_ns=np.arange(30_000))
-    size = len(wire.blobs[logged.id, "sensors"].data)
+    size = len(wire.blobs[logged.id, "sensors"].read_bytes())
     wire.fail("GET /blobs", "cut", cut_after=100_000)
     wire.fail("GET /blobs", "cut", cut_after=150_000)
     wire.fail("GET /blobs", "drop")
@@ -256,8 +265,44 @@ def test_a_download_goes_on_where_it_broke(wire: WireServer, any_client_of: AnyC
     assert 0 < starts[-1] < size
 
 
+def test_a_download_may_break_any_number_of_times_as_long_as_it_goes_on(
+    wire: FaultyServer, any_client_of: AnyClient
+) -> None:
+    """Attempts are counted from the last one that brought bytes."""
+    client = any_client_of(wire, retries=Retries(attempts=2, first_wait_s=0.001))
+    logged = client.log_episode(sensors={"a": np.arange(30_000.0)}, t_ns=np.arange(30_000))
+    for _ in range(5):
+        wire.fail("GET /blobs", "cut", cut_after=10_000)
+    assert client.episode(logged.id).sensors()["a/value"].size == 30_000
+    assert len(wire.asked("GET /blobs")) == 6
+
+
+def test_a_server_that_sends_the_whole_again_is_read_from_its_beginning(
+    wire: FaultyServer, any_client_of: AnyClient
+) -> None:
+    """Bytes, size and digest of the first attempt are dropped."""
+    client = any_client_of(wire)
+    logged = client.log_episode(sensors={"a": np.arange(30_000.0)}, t_ns=np.arange(30_000))
+    wire.knows_ranges = False
+    wire.fail("GET /blobs", "cut", cut_after=100_000)
+    path = client.episode(logged.id).fetch("sensors")
+    assert path.read_bytes() == wire.blobs[logged.id, "sensors"].read_bytes()
+    assert "range" in wire.asked("GET /blobs")[1].headers
+
+
+def test_a_download_url_that_has_expired_is_replaced(
+    wire: FaultyServer, client_of: MakeClient
+) -> None:
+    client = client_of(wire)
+    logged = client.log_episode(sensors={"a": [1]}, t_ns=[0])
+    record = client.episode(logged.id or "").record
+    expired = {"sensors": f"{wire.base_url}/blobs/expired"}
+    core = RecordedCore(client.connection, client.cache, record, expired)
+    assert finish(core.fetch("sensors")).read_bytes()
+
+
 def test_a_download_that_never_comes_is_a_transport_error_and_leaves_nothing(
-    wire: WireServer, client_of: MakeClient
+    wire: FaultyServer, client_of: MakeClient
 ) -> None:
     client = client_of(wire, retries=Retries(attempts=2, first_wait_s=0.001))
     logged = client.log_episode(sensors={"a": [1]}, t_ns=[0])
@@ -328,7 +373,7 @@ def test_only_a_digest_names_a_file_of_the_cache(tmp_path: Path, name: str) -> N
 
 
 def test_a_cache_that_cannot_be_written_is_a_storage_error(
-    wire: WireServer, client_of: MakeClient, tmp_path: Path
+    wire: FaultyServer, client_of: MakeClient, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     client = client_of(wire, cache=tmp_path / "file")

@@ -20,9 +20,10 @@ from rollbook.contracts.npz import write_npz
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.errors import AuthError, ConfigurationError, ConflictError, NotFoundError
 from tests.client.conftest import AnyServer, MakeClient
-from tests.client.wire_server import WireServer
+from tests.client.faulty_server import FaultyServer
 
 AnyClient = Callable[..., Any]
+CREATE = "POST /api/ingest/episode "
 CLOCK = np.arange(4, dtype=np.int64) * 20_000_000
 
 
@@ -123,6 +124,14 @@ def test_an_episode_is_started_filled_and_finalized(
     assert (found.status, found.duration_s, found.metadata) == ("ready", 2.5, {"note": "fine"})
 
 
+def test_the_size_that_a_caller_states_counts(server: AnyServer, any_client_of: AnyClient) -> None:
+    client = any_client_of(server)
+    episode = client.start_episode(artifacts=["actions"])
+    episode.upload("actions", {"a": [1, 2]}, t_ns=[0, 1])
+    episode.finalize(bytes_total=12_345)
+    assert client.episode(episode.id).bytes_total == 12_345
+
+
 def test_uploading_again_before_the_end_replaces_what_was_there(
     server: AnyServer, any_client_of: AnyClient
 ) -> None:
@@ -197,9 +206,10 @@ def test_an_exception_of_the_program_counts_more_than_ours(
 
 
 def test_a_server_that_ignores_policy_revisions_is_named_once(
-    wire: WireServer, any_client_of: AnyClient, caplog: pytest.LogCaptureFixture
+    wire: FaultyServer, any_client_of: AnyClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     warn_of_lost_revisions.cache_clear()
+    wire.change(CREATE, lambda made: {k: v for k, v in made.items() if k != "policy_revision_kept"})
     client = any_client_of(wire)
     mine = PolicyRevision(
         policy_family="grasp", revision_id="r7", policy_digest="d7", produced_at_ms=5
@@ -256,18 +266,18 @@ def test_nobody_sees_the_episodes_of_somebody_else(
 
 
 def test_a_file_that_the_server_got_otherwise_is_not_finalized(
-    wire: WireServer, any_client_of: AnyClient, sensors: Path
+    wire: FaultyServer, any_client_of: AnyClient, sensors: Path
 ) -> None:
     client = any_client_of(wire)
     episode = client.start_episode(artifacts=["sensors"])
     episode.upload("sensors", sensors)
-    wire.blobs[episode.id, "sensors"].sha256 = "0" * 64
-    with pytest.raises(ConflictError, match="not what was sent"):
+    wire.blobs[episode.id, "sensors"].write_bytes(b"something else")
+    with pytest.raises(ConflictError, match="sensors"):
         episode.finalize()
 
 
 def test_a_failed_upload_ends_the_episode_as_failed_and_is_raised(
-    wire: WireServer, client_of: MakeClient, sensors: Path
+    wire: FaultyServer, client_of: MakeClient, sensors: Path
 ) -> None:
     wire.fail("PUT /blobs", "answer", status=413, times=99)
     with pytest.raises(Exception, match="upload sensors"):
@@ -278,7 +288,7 @@ def test_a_failed_upload_ends_the_episode_as_failed_and_is_raised(
 
 
 def test_the_address_of_a_new_episode_is_printed_when_wanted(
-    wire: WireServer, client_of: MakeClient, capsys: pytest.CaptureFixture[str]
+    wire: FaultyServer, client_of: MakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logged = client_of(wire, verbose=True).log_episode()
     assert capsys.readouterr().out == f"[rollbook] → {wire.base_url}/portal/episodes/{logged.id}\n"
@@ -288,7 +298,7 @@ def test_the_address_of_a_new_episode_is_printed_when_wanted(
 
 @pytest.mark.parametrize(("quiet", "printed"), [("", True), ("1", False), ("yes", False)])
 def test_on_a_terminal_it_is_printed_unless_quiet(
-    wire: WireServer, quiet: str, printed: bool
+    wire: FaultyServer, quiet: str, printed: bool
 ) -> None:
     terminal, inside = os.openpty()
     access = {"ROLLBOOK_API_KEY": wire.api_key, "ROLLBOOK_BASE_URL": wire.base_url}
@@ -307,9 +317,9 @@ def test_on_a_terminal_it_is_printed_unless_quiet(
 
 
 def test_a_server_without_storage_takes_metadata_only(
-    wire: WireServer, client_of: MakeClient, sensors: Path
+    wire: FaultyServer, client_of: MakeClient, sensors: Path
 ) -> None:
-    wire.has_storage = False
+    wire.change(CREATE, lambda made: {**made, "storage": "unconfigured", "upload_urls": []})
     client = client_of(wire)
     assert client.log_episode(name="metadata").status == "ready"
     with pytest.raises(ConfigurationError, match="stores no files"):

@@ -26,7 +26,7 @@ from rollbook.errors import (
     ValidationError,
 )
 from tests.client.conftest import QUICK, MakeClient
-from tests.client.wire_server import WireServer
+from tests.client.faulty_server import FaultyServer
 
 AnyClient = Callable[..., Any]
 CREATE, FINALIZE = "POST /api/ingest/episode", "/finalize"
@@ -43,18 +43,18 @@ def data(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("do", ["answer", "drop"])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_lost_request_and_a_lost_answer_give_one_whole_episode(
-    wire: WireServer, any_client_of: AnyClient, data: Path, route: str, do: Any, after: bool
+    wire: FaultyServer, any_client_of: AnyClient, data: Path, route: str, do: Any, after: bool
 ) -> None:
     wire.fail(route, do, after=after, times=2, status=503)
     logged = any_client_of(wire).log_episode(name="once", sensors=data)
     assert len(wire.episodes) == 1
     assert wire.episodes[logged.id]["status"] == "ready"
-    assert wire.blobs[logged.id, "sensors"].data == data.read_bytes()
+    assert wire.blobs[logged.id, "sensors"].read_bytes() == data.read_bytes()
     assert len(wire.asked(route)) >= 3
 
 
 def test_a_repeated_request_is_the_same_to_the_byte(
-    wire: WireServer, client_of: MakeClient
+    wire: FaultyServer, client_of: MakeClient
 ) -> None:
     wire.fail(CREATE, "answer", times=3, status=502)
     client_of(wire).log_episode(name="ü", metadata={"b": 1, "a": [1.5, None]})
@@ -64,13 +64,13 @@ def test_a_repeated_request_is_the_same_to_the_byte(
     assert len({each.headers["idempotency-key"] for each in asked}) == 1
 
 
-def test_two_calls_are_two_episodes(wire: WireServer, client_of: MakeClient) -> None:
+def test_two_calls_are_two_episodes(wire: FaultyServer, client_of: MakeClient) -> None:
     client = client_of(wire)
     assert client.log_episode(name="same").id != client.log_episode(name="same").id
 
 
 def test_after_enough_attempts_the_caller_is_told(
-    wire: WireServer, any_client_of: AnyClient
+    wire: FaultyServer, any_client_of: AnyClient
 ) -> None:
     client = any_client_of(wire, retries=Retries(attempts=3, first_wait_s=0.001))
     wire.fail(CREATE, "answer", times=3, status=500)
@@ -84,7 +84,7 @@ def test_after_enough_attempts_the_caller_is_told(
     assert client.log_episode().status == "ready"
 
 
-def test_a_wait_that_is_asked_for_is_kept(wire: WireServer, any_client_of: AnyClient) -> None:
+def test_a_wait_that_is_asked_for_is_kept(wire: FaultyServer, any_client_of: AnyClient) -> None:
     wire.fail(CREATE, "answer", status=429, headers={"Retry-After": "1"})
     begun = time.monotonic()
     any_client_of(wire).log_episode()
@@ -92,7 +92,7 @@ def test_a_wait_that_is_asked_for_is_kept(wire: WireServer, any_client_of: AnyCl
 
 
 def test_a_wait_that_is_too_long_is_left_to_the_caller(
-    wire: WireServer, client_of: MakeClient
+    wire: FaultyServer, client_of: MakeClient
 ) -> None:
     wire.fail(CREATE, "answer", status=429, headers={"Retry-After": "600"})
     with pytest.raises(RateLimitError) as found:
@@ -102,7 +102,9 @@ def test_a_wait_that_is_too_long_is_left_to_the_caller(
 
 
 @pytest.mark.parametrize("verb", ["delete_episode", "archive_episode", "restore_episode"])
-def test_what_is_not_safe_is_sent_once(wire: WireServer, client_of: MakeClient, verb: str) -> None:
+def test_what_is_not_safe_is_sent_once(
+    wire: FaultyServer, client_of: MakeClient, verb: str
+) -> None:
     client = client_of(wire)
     logged = client.log_episode()
     wire.seen.clear()
@@ -116,7 +118,7 @@ def test_what_is_not_safe_is_sent_once(wire: WireServer, client_of: MakeClient, 
     assert len(wire.seen) == 4
 
 
-def test_reading_is_tried_again(wire: WireServer, client_of: MakeClient) -> None:
+def test_reading_is_tried_again(wire: FaultyServer, client_of: MakeClient) -> None:
     client = client_of(wire)
     logged = client.log_episode()
     wire.fail("GET /api/episodes", "drop", times=2)
@@ -127,14 +129,15 @@ def test_reading_is_tried_again(wire: WireServer, client_of: MakeClient) -> None
 
 
 def test_a_server_that_does_not_answer_in_time_is_left(
-    wire: WireServer, client_of: MakeClient
+    wire: FaultyServer, client_of: MakeClient
 ) -> None:
     client = client_of(wire, timeout=0.2, retries=Retries(attempts=2, first_wait_s=0.001))
     wire.fail(CREATE, "hang", times=2)
-    begun = time.monotonic()
-    with pytest.raises(TransportError, match="ReadTimeout"):
+    with pytest.raises(
+        TransportError, match="ReadTimeout"
+    ):  # the server would have hung up in time
         client.start_episode()
-    assert time.monotonic() - begun < 3
+    assert len(wire.seen) == 2
 
 
 def test_a_server_that_is_not_there_is_a_transport_error(client_of: MakeClient) -> None:
@@ -163,7 +166,7 @@ def test_a_server_that_is_not_there_is_a_transport_error(client_of: MakeClient) 
     ],
 )
 def test_every_status_is_the_error_it_means(
-    wire: WireServer, client_of: MakeClient, status: int, error: type[APIError]
+    wire: FaultyServer, client_of: MakeClient, status: int, error: type[APIError]
 ) -> None:
     client = client_of(wire, retries=Retries(attempts=1))
     wire.fail(CREATE, "answer", status=status, headers={"X-Request-Id": "find-me"})
@@ -270,9 +273,9 @@ def test_something_that_is_no_such_server_is_told_apart(
 
 
 def test_neither_the_key_nor_a_signed_url_is_ever_logged(
-    wire: WireServer, any_client_of: AnyClient, data: Path, caplog: pytest.LogCaptureFixture
+    wire: FaultyServer, any_client_of: AnyClient, data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO), caplog.at_level(logging.INFO, "httpx"):
         client = any_client_of(wire)
         logged = client.log_episode(sensors=data)
         client.episode(logged.id).fetch("sensors")
@@ -280,13 +283,15 @@ def test_neither_the_key_nor_a_signed_url_is_ever_logged(
         with pytest.raises(TransportError) as found:
             client.log_episode(sensors=data)
     texts = [caplog.text, repr(client), str(found.value), repr(logged.upload_urls)]
-    secrets = [wire.api_key, *wire.tokens]
+    signed = {each.path.removeprefix("/blobs/") for each in wire.asked("/blobs/")}
+    assert len(signed) >= 3
+    secrets = [wire.api_key, *signed]
     assert "HTTP Request: PUT" in caplog.text, "the logs of httpx were seen"
     assert [secret for secret in secrets if any(secret in text for text in texts)] == []
 
 
 def test_the_key_goes_to_the_server_and_nowhere_else(
-    wire: WireServer, client_of: MakeClient, data: Path
+    wire: FaultyServer, client_of: MakeClient, data: Path
 ) -> None:
     logged = client_of(wire).log_episode(sensors=data)
     for each in wire.seen:

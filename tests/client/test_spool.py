@@ -29,18 +29,18 @@ from rollbook.errors import (
     ValidationError,
 )
 from tests.client.conftest import AnyServer, MakeClient
-from tests.client.wire_server import WireServer
+from tests.client.faulty_server import FaultyServer
 
 AnyClient = Callable[..., Any]
 ANY = ""
-CREATE = "POST /api/ingest/episode"
+CREATE, FINALIZE = "POST /api/ingest/episode", "/finalize"
 
 
-def unplug(wire: WireServer) -> None:
+def unplug(wire: FaultyServer) -> None:
     wire.fail(ANY, "drop", times=1_000_000)
 
 
-def plug_in(wire: WireServer) -> None:
+def plug_in(wire: FaultyServer) -> None:
     wire.faults.clear()
 
 
@@ -55,22 +55,22 @@ def spool(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def video(tmp_path: Path) -> Path:
-    path = tmp_path / "run.mp4"
+def sensors(tmp_path: Path) -> Path:
+    path = tmp_path / "run.bin"
     path.write_bytes(np.random.default_rng(0).bytes(500_000))
     return path
 
 
 def test_an_episode_without_network_waits_and_is_delivered_whole(
-    wire: WireServer, any_client_of: AnyClient, spool: Path, video: Path
+    wire: FaultyServer, any_client_of: AnyClient, spool: Path, sensors: Path
 ) -> None:
     client = any_client_of(wire, spool=spool)
     unplug(wire)
     logged = client.log_episode(
         name="offline",
         seed=5,
-        video=video,
-        sensors={"a": [1, 2]},
+        sensors=sensors,
+        actions={"a": [1, 2]},
         t_ns=[0, 1],
         duration_s=2,
         metadata={"note": "ü"},
@@ -78,8 +78,8 @@ def test_an_episode_without_network_waits_and_is_delivered_whole(
     )
     assert (logged.id, logged.status, logged.storage) == (None, "spooled", "spool")
     assert wire.episodes == {}
-    frames = video.read_bytes()
-    video.unlink()  # the spool has a copy of its own
+    frames = sensors.read_bytes()
+    sensors.unlink()  # the spool has a copy of its own
     plug_in(wire)
     report = client.deliver()
     [(entry, episode_id)] = report.delivered.items()
@@ -89,24 +89,24 @@ def test_an_episode_without_network_waits_and_is_delivered_whole(
     assert (found.duration_s, found.tags) == (2, ["field"])
     assert found.metadata["note"] == "ü"
     assert found.metadata["spooled_at"].endswith("Z")
-    assert found.video().read_bytes() == frames
-    assert found.sensors()["a/value"].tolist() == [1, 2]
+    assert found.fetch("sensors").read_bytes() == frames
+    assert found.actions()["a/value"].tolist() == [1, 2]
     assert Spool(spool).waiting() == []
     assert not (spool / entry).exists()
     assert client.deliver().delivered == {}
 
 
 def test_a_file_changed_after_it_was_spooled_is_delivered_as_it_was(
-    wire: WireServer, client_of: MakeClient, spool: Path, video: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path, sensors: Path
 ) -> None:
     client = client_of(wire, spool=spool)
     unplug(wire)
-    client.log_episode(video=video)
-    frames = video.read_bytes()
-    video.write_bytes(b"the next run")
+    client.log_episode(sensors=sensors)
+    frames = sensors.read_bytes()
+    sensors.write_bytes(b"the next run")
     plug_in(wire)
     [episode_id] = client.deliver().delivered.values()
-    assert wire.blobs[episode_id, "video"].data == frames
+    assert wire.blobs[episode_id, "sensors"].read_bytes() == frames
 
 
 def test_what_was_spooled_can_be_delivered_to_any_server(
@@ -129,7 +129,12 @@ def test_what_was_spooled_can_be_delivered_to_any_server(
 @pytest.mark.parametrize("gone_at", ["create", "PUT", "finalize"])
 @pytest.mark.parametrize("after", [False, True])
 def test_the_network_may_go_at_any_step_and_there_is_one_episode(
-    wire: WireServer, any_client_of: AnyClient, spool: Path, video: Path, gone_at: str, after: bool
+    wire: FaultyServer,
+    any_client_of: AnyClient,
+    spool: Path,
+    sensors: Path,
+    gone_at: str,
+    after: bool,
 ) -> None:
     """`after`: the server has done it, and only its answer is lost."""
     client = any_client_of(wire, spool=spool, retries=Retries(attempts=1))
@@ -141,46 +146,46 @@ def test_the_network_may_go_at_any_step_and_there_is_one_episode(
             unplug(wire)
 
     wire.before = stays_gone
-    logged = client.log_episode(name="one", video=video, actions={"a": [1]}, t_ns=[0])
+    logged = client.log_episode(name="one", sensors=sensors, actions={"a": [1]}, t_ns=[0])
     assert logged.status == "spooled"
     wire.before = None
     plug_in(wire)
     assert len(client.deliver().delivered) == 1
     [episode] = wire.episodes.values()
     assert episode["status"] == "ready"
-    assert wire.blobs[episode["id"], "video"].data == video.read_bytes()
+    assert wire.blobs[episode["id"], "sensors"].read_bytes() == sensors.read_bytes()
     assert (episode["id"], "actions") in wire.blobs
     assert client.deliver().delivered == {}
 
 
 @pytest.mark.parametrize("route", [CREATE, "/upload-urls", "PUT", "finalize"])
 def test_a_delivery_that_breaks_off_goes_on_later_and_sends_nothing_twice(
-    wire: WireServer, client_of: MakeClient, spool: Path, video: Path, route: str
+    wire: FaultyServer, client_of: MakeClient, spool: Path, sensors: Path, route: str
 ) -> None:
     client = client_of(wire, spool=spool, retries=Retries(attempts=1))
     unplug(wire)
-    client.log_episode(video=video, actions={"a": [1]}, t_ns=[0])
+    client.log_episode(sensors=sensors, actions={"a": [1]}, t_ns=[0])
     plug_in(wire)
     wire.fail(route, "drop", after=True)
     for _ in range(3):
         client.deliver()
     [episode] = wire.episodes.values()
     assert episode["status"] == "ready"
-    assert wire.blobs[episode["id"], "video"].data == video.read_bytes()
+    assert wire.blobs[episode["id"], "sensors"].read_bytes() == sensors.read_bytes()
     assert Spool(spool).waiting() == []
     assert len(wire.asked("PUT")) <= 3
 
 
 @pytest.mark.parametrize("begun_online", [False, True])
 def test_an_entry_that_comes_back_from_a_backup_makes_no_second_episode(
-    wire: WireServer, client_of: MakeClient, spool: Path, video: Path, begun_online: bool
+    wire: FaultyServer, client_of: MakeClient, spool: Path, sensors: Path, begun_online: bool
 ) -> None:
     client = client_of(wire, spool=spool)
     if not begun_online:
         unplug(wire)
-    episode = client.start_episode(artifacts=["video"])
+    episode = client.start_episode(artifacts=["sensors"])
     unplug(wire)
-    episode.upload("video", video)
+    episode.upload("sensors", sensors)
     episode.finalize()
     shutil.copytree(spool, spool.with_name("backup"))
     plug_in(wire)
@@ -196,7 +201,7 @@ def test_an_entry_that_comes_back_from_a_backup_makes_no_second_episode(
     ("status", "is_spooled"), [(503, True), (429, True), (400, False), (401, False)]
 )
 def test_what_can_be_tried_again_is_spooled_and_what_cannot_is_raised(
-    wire: WireServer, client_of: MakeClient, spool: Path, status: int, is_spooled: bool
+    wire: FaultyServer, client_of: MakeClient, spool: Path, status: int, is_spooled: bool
 ) -> None:
     client = client_of(wire, spool=spool, retries=Retries(attempts=1))
     wire.fail(CREATE, "answer", status=status)
@@ -208,7 +213,7 @@ def test_what_can_be_tried_again_is_spooled_and_what_cannot_is_raised(
     assert len(Spool(spool).waiting()) == is_spooled
 
 
-def test_without_a_spool_the_error_is_raised(wire: WireServer, client_of: MakeClient) -> None:
+def test_without_a_spool_the_error_is_raised(wire: FaultyServer, client_of: MakeClient) -> None:
     unplug(wire)
     client = client_of(wire)
     with pytest.raises(TransportError):
@@ -218,16 +223,16 @@ def test_without_a_spool_the_error_is_raised(wire: WireServer, client_of: MakeCl
 
 
 def test_a_mistake_is_raised_also_without_network(
-    wire: WireServer, client_of: MakeClient, spool: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path
 ) -> None:
     unplug(wire)
     with pytest.raises(ConfigurationError, match="there is no such file"):
-        client_of(wire, spool=spool).log_episode(video="missing.mp4")
+        client_of(wire, spool=spool).log_episode(sensors="missing.mp4")
     assert Spool(spool).waiting() == []
 
 
 def test_while_the_network_is_away_nobody_waits_for_it(
-    wire: WireServer, client_of: MakeClient, spool: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path
 ) -> None:
     """The first call tries as often as it should, those after it once, until one succeeds."""
     client = client_of(wire, spool=spool)
@@ -242,11 +247,11 @@ def test_while_the_network_is_away_nobody_waits_for_it(
 
 
 def test_a_long_recording_moves_into_the_spool_and_stays_there(
-    wire: WireServer, any_client_of: AnyClient, spool: Path, video: Path
+    wire: FaultyServer, any_client_of: AnyClient, spool: Path, sensors: Path
 ) -> None:
     client = any_client_of(wire, spool=spool)
-    with client.start_episode(name="long", artifacts=["video", "actions"]) as episode:
-        episode.upload("video", video)
+    with client.start_episode(name="long", artifacts=["sensors", "actions"]) as episode:
+        episode.upload("sensors", sensors)
         unplug(wire)
         episode.upload("actions", {"a": [1, 2, 3]}, t_ns=[0, 1, 2])
         plug_in(wire)  # it comes back too late for this one
@@ -255,15 +260,15 @@ def test_a_long_recording_moves_into_the_spool_and_stays_there(
     assert episode.id is not None
     facts = entry_of(spool).facts
     assert facts.episode_id == episode.id
-    assert list(facts.files) == ["actions"], "the video has arrived"
-    assert sorted(facts.finalize["artifacts"]) == ["actions", "video"]
+    assert list(facts.files) == ["actions"], "the sensors has arrived"
+    assert sorted(facts.finalize["artifacts"]) == ["actions", "sensors"]
     client.deliver()
     assert client.episode(episode.id).status == "ready"
     assert len(wire.episodes) == 1
 
 
 def test_an_exception_without_network_is_spooled_as_a_failure(
-    wire: WireServer, client_of: MakeClient, spool: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path
 ) -> None:
     client = client_of(wire, spool=spool)
     unplug(wire)
@@ -276,12 +281,12 @@ def test_an_exception_without_network_is_spooled_as_a_failure(
 
 
 def test_what_was_never_finalized_is_never_delivered(
-    wire: WireServer, client_of: MakeClient, spool: Path, video: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path, sensors: Path
 ) -> None:
     client = client_of(wire, spool=spool)
     unplug(wire)
     episode = client.start_episode()
-    episode.upload("video", video)
+    episode.upload("sensors", sensors)
     plug_in(wire)
     assert client.deliver().delivered == {}
     episode.finalize()
@@ -289,12 +294,12 @@ def test_what_was_never_finalized_is_never_delivered(
 
 
 def test_the_next_success_delivers_what_waits(
-    wire: WireServer, any_client_of: AnyClient, spool: Path, video: Path
+    wire: FaultyServer, any_client_of: AnyClient, spool: Path, sensors: Path
 ) -> None:
     client = any_client_of(wire, spool=spool)
     unplug(wire)
     for number in range(3):
-        client.log_episode(seed=number, video=video)
+        client.log_episode(seed=number, sensors=sensors)
     plug_in(wire)
     client.log_episode(seed=3)
     deadline = time.monotonic() + 10
@@ -306,7 +311,7 @@ def test_the_next_success_delivers_what_waits(
 
 
 def test_asking_for_a_delivery_waits_for_the_one_under_way(
-    wire: WireServer, any_client_of: AnyClient, spool: Path
+    wire: FaultyServer, any_client_of: AnyClient, spool: Path
 ) -> None:
     client = any_client_of(wire, spool=spool)
     unplug(wire)
@@ -323,7 +328,7 @@ def test_asking_for_a_delivery_waits_for_the_one_under_way(
 
 
 def test_an_entry_the_server_will_not_take_is_set_aside_and_holds_nobody_back(
-    wire: WireServer, client_of: MakeClient, spool: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path
 ) -> None:
     client = client_of(wire, spool=spool)
     unplug(wire)
@@ -343,8 +348,52 @@ def test_an_entry_the_server_will_not_take_is_set_aside_and_holds_nobody_back(
     assert sorted(each["name"] for each in wire.episodes.values()) == ["bad", "good"]
 
 
+def test_a_refused_entry_is_sent_again_from_nothing(
+    wire: FaultyServer, client_of: MakeClient, spool: Path, sensors: Path
+) -> None:
+    """A file that has arrived may be the reason why it was refused."""
+    client = client_of(wire, spool=spool)
+    unplug(wire)
+    client.log_episode(sensors=sensors)
+    plug_in(wire)
+
+    def damage(seen: Any) -> None:
+        if seen.method == "PUT":
+            [stored] = wire.blobs.values()
+            stored.write_bytes(b"damaged on the way")
+
+    wire.after = damage
+    [error] = client.deliver().refused.values()
+    assert isinstance(error, ConflictError)
+    wire.after = None
+    [episode_id] = client.deliver(retry_refused=True).delivered.values()
+    assert wire.blobs[episode_id, "sensors"].read_bytes() == sensors.read_bytes()
+    assert client.episode(episode_id).status == "ready"
+
+
+def test_failures_with_successes_between_them_do_not_end_a_delivery(
+    wire: FaultyServer, client_of: MakeClient, spool: Path
+) -> None:
+    client = client_of(wire, spool=spool, retries=Retries(attempts=1))
+    unplug(wire)
+    for _ in range(5):
+        client.log_episode()
+    plug_in(wire)
+    wire.seen.clear()
+
+    numbers = iter(range(5))
+
+    def break_some(seen: Any) -> None:
+        if f"{CREATE} " in seen.route and next(numbers) % 2 == 0:
+            wire.fail(FINALIZE, "answer", status=500)
+
+    wire.before = break_some
+    report = client.deliver()
+    assert (len(report.delivered), len(report.waiting)) == (2, 3)
+
+
 def test_a_wrong_key_keeps_everything_waiting(
-    wire: WireServer, client_of: MakeClient, spool: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path
 ) -> None:
     client = client_of(wire, spool=spool)
     unplug(wire)
@@ -359,7 +408,7 @@ def test_a_wrong_key_keeps_everything_waiting(
 
 
 def test_no_network_keeps_everything_waiting(
-    wire: WireServer, client_of: MakeClient, spool: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path
 ) -> None:
     client = client_of(wire, spool=spool)
     unplug(wire)
@@ -371,7 +420,7 @@ def test_no_network_keeps_everything_waiting(
 
 
 def test_an_entry_the_server_fails_over_does_not_hold_up_the_others(
-    wire: WireServer, client_of: MakeClient, spool: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path
 ) -> None:
     client = client_of(wire, spool=spool, retries=Retries(attempts=1))
     unplug(wire)
@@ -387,7 +436,7 @@ def test_an_entry_the_server_fails_over_does_not_hold_up_the_others(
 
 
 def test_a_server_that_fails_over_everything_is_left_in_peace(
-    wire: WireServer, client_of: MakeClient, spool: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path
 ) -> None:
     client = client_of(wire, spool=spool, retries=Retries(attempts=1))
     unplug(wire)
@@ -401,7 +450,7 @@ def test_a_server_that_fails_over_everything_is_left_in_peace(
 
 
 def test_the_courier_tries_again_after_a_failure(
-    wire: WireServer, client_of: MakeClient, spool: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path
 ) -> None:
     client = client_of(wire, spool=spool, retries=Retries(attempts=1))
     unplug(wire)
@@ -421,19 +470,19 @@ def test_the_courier_tries_again_after_a_failure(
 
 
 def test_a_file_damaged_in_the_spool_is_never_finalized(
-    wire: WireServer, client_of: MakeClient, spool: Path, video: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path, sensors: Path
 ) -> None:
     client = client_of(wire, spool=spool)
     unplug(wire)
-    client.log_episode(video=video)
+    client.log_episode(sensors=sensors)
     plug_in(wire)
-    copy = entry_of(spool).folder / "video.mp4"
+    copy = entry_of(spool).folder / "sensors.npz"
     data = copy.read_bytes()
     copy.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     [error] = client.deliver().refused.values()
     assert isinstance(error, ChecksumMismatch)
     assert [each["status"] for each in wire.episodes.values()] == ["recording"]
-    copy = spool / "refused" / Spool(spool).refused()[0] / "video.mp4"
+    copy = spool / "refused" / Spool(spool).refused()[0] / "sensors.npz"
     copy.unlink()
     [error] = client.deliver(retry_refused=True).refused.values()
     assert isinstance(error, StorageError)
@@ -441,7 +490,7 @@ def test_a_file_damaged_in_the_spool_is_never_finalized(
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 2}', "not json"])
 def test_an_entry_that_cannot_be_read_is_set_aside(
-    wire: WireServer, client_of: MakeClient, spool: Path, text: str
+    wire: FaultyServer, client_of: MakeClient, spool: Path, text: str
 ) -> None:
     client = client_of(wire, spool=spool)
     (spool / "0001-odd").mkdir()
@@ -451,12 +500,12 @@ def test_an_entry_that_cannot_be_read_is_set_aside(
 
 
 def test_an_episode_deleted_meanwhile_is_not_made_again(
-    wire: WireServer, client_of: MakeClient, spool: Path, video: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path, sensors: Path
 ) -> None:
     client = client_of(wire, spool=spool)
-    episode = client.start_episode(artifacts=["video"])
+    episode = client.start_episode(artifacts=["sensors"])
     unplug(wire)
-    episode.upload("video", video)
+    episode.upload("sensors", sensors)
     episode.finalize()
     plug_in(wire)
     assert episode.id is not None
@@ -467,7 +516,7 @@ def test_an_episode_deleted_meanwhile_is_not_made_again(
 
 
 def test_an_archived_episode_is_left_as_it_is(
-    wire: WireServer, client_of: MakeClient, spool: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path
 ) -> None:
     client = client_of(wire, spool=spool)
     episode = client.start_episode(artifacts=[])
@@ -480,12 +529,12 @@ def test_an_archived_episode_is_left_as_it_is(
 
 
 def test_a_large_file_goes_on_where_its_delivery_broke(
-    wire: WireServer, client_of: MakeClient, spool: Path, video: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path, sensors: Path
 ) -> None:
-    wire.part_size = 50_000
+    wire.set_part_size(50_000)
     client = client_of(wire, spool=spool, multipart_above=1, retries=Retries(attempts=1))
     unplug(wire)
-    client.log_episode(video=video)
+    client.log_episode(sensors=sensors)
     plug_in(wire)
 
     def cut(_: object) -> None:
@@ -497,20 +546,20 @@ def test_a_large_file_goes_on_where_its_delivery_broke(
     time.sleep(0.2)
     wire.before = None
     plug_in(wire)
-    arrived = sum(len(upload["parts"]) for upload in wire.uploads.values())
+    arrived = len(wire.parts)
     before = len(wire.asked("PUT"))
     assert len(client_of(wire, spool=spool, multipart_above=1).deliver().delivered) == 1
-    assert len(wire.uploads) == 1
+    assert len(wire.asked("/upload ")) == 1
     assert len(wire.asked("PUT")) - before == 10 - arrived
     [episode] = wire.episodes.values()
-    assert wire.blobs[episode["id"], "video"].data == video.read_bytes()
+    assert wire.blobs[episode["id"], "sensors"].read_bytes() == sensors.read_bytes()
 
 
 # ------------------------------------------------------------------------------------ sharing
 
 
 def test_two_deliveries_at_once_are_one(
-    wire: WireServer, client_of: MakeClient, spool: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path
 ) -> None:
     client, other = client_of(wire, spool=spool), client_of(wire, spool=spool)
     unplug(wire)
@@ -533,7 +582,7 @@ def test_two_deliveries_at_once_are_one(
 
 
 def test_a_delivery_holds_its_lease_for_as_long_as_it_takes(
-    wire: WireServer, client_of: MakeClient, spool: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path
 ) -> None:
     client = client_of(wire, spool=Spool(spool, lease_s=0.2))
     unplug(wire)
@@ -550,17 +599,17 @@ def test_a_delivery_holds_its_lease_for_as_long_as_it_takes(
 
 
 def test_what_the_dead_left_is_swept_and_the_living_are_left_alone(
-    wire: WireServer, client_of: MakeClient, spool: Path, video: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path, sensors: Path
 ) -> None:
     client = client_of(wire, spool=spool)
     unplug(wire)
-    living = client.start_episode(artifacts=["video"])
-    living.upload("video", video)
+    living = client.start_episode(artifacts=["sensors"])
+    living.upload("sensors", sensors)
     plug_in(wire)
     nothing_in_it, done = spool / ".draft-dead", spool / ".done-gone"
     for folder in (nothing_in_it, done):
         folder.mkdir()
-        (folder / "video.mp4").write_bytes(b"x")
+        (folder / "sensors.npz").write_bytes(b"x")
     for each in spool.iterdir():
         os.utime(each, (0, 0))
     young = spool / ".draft-young"
@@ -574,17 +623,17 @@ def test_what_the_dead_left_is_swept_and_the_living_are_left_alone(
 
 
 def test_a_recording_whose_program_died_is_delivered_as_failed(
-    wire: WireServer, client_of: MakeClient, spool: Path, video: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path, sensors: Path
 ) -> None:
     unplug(wire)
     program = (
         "import os, sys; from rollbook.client import *\n"
         "client = Client(api_key='k', base_url=sys.argv[1], spool=sys.argv[2], retries=Retries(attempts=1))\n"
-        "episode = client.start_episode(name='crash', artifacts=['video'])\n"
-        "episode.upload('video', sys.argv[3])\n"
+        "episode = client.start_episode(name='crash', artifacts=['sensors'])\n"
+        "episode.upload('sensors', sys.argv[3])\n"
         "os.kill(os.getpid(), 9)"
     )
-    arguments = [sys.executable, "-c", program, wire.base_url, str(spool), str(video)]
+    arguments = [sys.executable, "-c", program, wire.base_url, str(spool), str(sensors)]
     assert subprocess.run(arguments, check=False).returncode == -9
     plug_in(wire)
     client = client_of(wire, spool=spool)
@@ -592,11 +641,11 @@ def test_a_recording_whose_program_died_is_delivered_as_failed(
     found = client.episode(episode_id)
     assert (found.name, found.status) == ("crash", "failed")
     assert "program ended" in found.metadata["failure_reason"]
-    assert found.video().read_bytes() == video.read_bytes()
+    assert found.fetch("sensors").read_bytes() == sensors.read_bytes()
 
 
 def test_a_folder_that_cannot_be_used_is_a_mistake_of_configuration(
-    wire: WireServer, client_of: MakeClient, tmp_path: Path
+    wire: FaultyServer, client_of: MakeClient, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="spool="):
@@ -604,18 +653,18 @@ def test_a_folder_that_cannot_be_used_is_a_mistake_of_configuration(
 
 
 def test_a_full_disk_is_said_and_leaves_nothing_half(
-    wire: WireServer, client_of: MakeClient, spool: Path, video: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path, sensors: Path
 ) -> None:
     unplug(wire)
     program = (
         "import resource, sys; from rollbook.client import *; from rollbook.errors import StorageError\n"
         "client = Client(api_key='k', base_url=sys.argv[1], spool=sys.argv[2], retries=Retries(attempts=1))\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "try: client.log_episode(video=sys.argv[3])\n"
+        "try: client.log_episode(sensors=sys.argv[3])\n"
         "except StorageError as error: sys.exit('cannot be copied' not in str(error))\n"
         "sys.exit(2)"
     )
-    arguments = [sys.executable, "-c", program, wire.base_url, str(spool), str(video)]
+    arguments = [sys.executable, "-c", program, wire.base_url, str(spool), str(sensors)]
     assert subprocess.run(arguments, check=False).returncode == 0
     plug_in(wire)
     client = client_of(wire, spool=spool)
@@ -626,14 +675,14 @@ def test_a_full_disk_is_said_and_leaves_nothing_half(
 
 
 def test_there_is_no_secret_in_a_spool(
-    wire: WireServer, client_of: MakeClient, spool: Path, video: Path
+    wire: FaultyServer, client_of: MakeClient, spool: Path, sensors: Path
 ) -> None:
     client = client_of(wire, spool=spool)
-    episode = client.start_episode(artifacts=["video"])
+    episode = client.start_episode(artifacts=["sensors"])
     unplug(wire)
-    episode.upload("video", video)
+    episode.upload("sensors", sensors)
     episode.finalize()
     text = (entry_of(spool).folder / "entry.json").read_text()
     assert wire.api_key not in text
-    assert not any(token in text for token in wire.tokens)
+    assert "/blobs/" not in text
     assert spool.stat().st_mode & 0o777 == 0o700

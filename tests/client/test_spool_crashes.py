@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from rollbook.client import Client, Retries, Spool
-from tests.client.conftest import AnyServer
+from tests.client.faulty_server import FaultyServer, Seen
 from tests.client.killed import Mortals
-from tests.client.wire_server import Seen, WireServer
 
 FRAMES = bytes(range(256)) * 40
 
@@ -29,16 +28,19 @@ def mortals() -> Iterator[Mortals]:
 class Field:
     """A robot's disk and the server it talks to."""
 
-    def __init__(self, wire: WireServer, folder: Path) -> None:
+    def __init__(self, wire: FaultyServer, folder: Path) -> None:
         self.wire = wire
         self.spool = folder / "spool"
-        self.video = folder / "run.mp4"
-        self.video.write_bytes(FRAMES)
-        self.options: dict[str, Any] = {
-            "api_key": wire.api_key,
-            "base_url": wire.base_url,
+        self.sensors = folder / "run.bin"
+        self.sensors.write_bytes(FRAMES)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "api_key": self.wire.api_key,
+            "base_url": self.wire.base_url,
             "spool": str(self.spool),
-            "video": str(self.video),
+            "sensors": str(self.sensors),
         }
 
     def clear(self) -> None:
@@ -50,7 +52,9 @@ class Field:
         self.clear()
         self.wire.fail("", "drop", times=1_000_000)
         with self.client() as client:
-            client.log_episode(name="offline", video=self.video, actions={"a": [1, 2]}, t_ns=[0, 1])
+            client.log_episode(
+                name="offline", sensors=self.sensors, actions={"a": [1, 2]}, t_ns=[0, 1]
+            )
         self.wire.faults.clear()
 
     def client(self) -> Client:
@@ -73,14 +77,14 @@ class Field:
     def check_delivered_once(self) -> None:
         [episode] = self.wire.episodes.values()
         assert episode["status"] == "ready"
-        assert self.wire.blobs[episode["id"], "video"].data == FRAMES
+        assert self.wire.blobs[episode["id"], "sensors"].read_bytes() == FRAMES
         assert (episode["id"], "actions") in self.wire.blobs
         assert Spool(self.spool).waiting() == []
         assert Spool(self.spool).refused() == []
 
 
 @pytest.fixture
-def field(wire: WireServer, tmp_path: Path) -> Field:
+def field(wire: FaultyServer, tmp_path: Path) -> Field:
     return Field(wire, tmp_path)
 
 
@@ -149,9 +153,8 @@ def test_a_delivery_may_die_at_every_request(
     field: Field, mortals: Mortals, when: str, multipart_above: int
 ) -> None:
     """`before` the server acts on it, or `after`, when the answer is about to leave."""
-    options = {**field.options, "multipart_above": multipart_above}
     field.spooled()
-    mortals.run("deliver", **options)
+    mortals.run("deliver", multipart_above=multipart_above, **field.options)
     requests = len(field.wire.seen) - 1  # the first one found no network
     assert requests >= 4
     for number in range(1, requests + 1):
@@ -163,44 +166,11 @@ def test_a_delivery_may_die_at_every_request(
                 os.kill(mortals.pid, signal.SIGKILL)
 
         setattr(field.wire, when, kill)
-        mortals.begin("deliver", **options)
+        mortals.begin("deliver", multipart_above=multipart_above, **field.options)
         assert mortals.end().killed
         setattr(field.wire, when, None)
         field.deliver()
         field.check_delivered_once()
-
-
-@pytest.mark.slow
-def test_thereal_server_gets_every_episode_once(
-    real_server: AnyServer, mortals: Mortals, tmp_path: Path
-) -> None:
-    spool, video = tmp_path / "spool", tmp_path / "run.bin"
-    video.write_bytes(FRAMES)
-    client = Client(api_key=real_server.api_key, base_url=real_server.base_url)
-    with Client(api_key="k", base_url="http://127.0.0.1:9", spool=spool) as offline:
-        offline.log_episode(policy_version="crash-0", sensors=video)
-    options: dict[str, Any] = {
-        "api_key": real_server.api_key,
-        "base_url": real_server.base_url,
-        "spool": str(spool),
-    }
-    steps = mortals.run("deliver", **options).steps
-    for number, step in enumerate(_every(steps, at_most=25), start=1):
-        with Client(
-            api_key="k",
-            base_url="http://127.0.0.1:9",
-            spool=spool,
-            retries=Retries(attempts=1),
-        ) as offline:
-            offline.log_episode(policy_version=f"crash-{number}", sensors=video)
-        assert mortals.run("deliver", die_at=step, **options).killed
-        threading.Event().wait(0.21)
-        mortals.run("deliver", **options)
-        [found] = client.episodes(policy_version=f"crash-{number}")
-        assert found.status == "ready"
-        assert found.fetch("sensors").read_bytes() == FRAMES
-    assert Spool(spool).waiting() == []
-    client.close()
 
 
 def test_what_an_acknowledged_call_spooled_survives_the_death_of_its_process(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,66 +15,68 @@ import pytest
 from rollbook.client import Retries, UploadUrl
 from rollbook.errors import APIError, ConflictError, ServerError, TransportError, TruncatedFile
 from tests.client.conftest import AnyServer, MakeClient
-from tests.client.wire_server import WireServer
+from tests.client.faulty_server import FaultyServer
 
 AnyClient = Callable[..., Any]
 BLOBS = "PUT /blobs"
 
 
-def a_file(folder: Path, size: int, name: str = "run.mp4") -> Path:
+def a_file(folder: Path, size: int, name: str = "run.bin") -> Path:
     path = folder / name
     path.write_bytes(np.random.default_rng(size).bytes(size))
     return path
 
 
 def test_the_digest_of_every_artifact_is_sent_at_the_end(
-    wire: WireServer, any_client_of: AnyClient, tmp_path: Path
+    wire: FaultyServer, any_client_of: AnyClient, tmp_path: Path
 ) -> None:
-    video = a_file(tmp_path, 300_000)
-    any_client_of(wire).log_episode(video=video, actions={"a": [1, 2]}, t_ns=[0, 1])
+    sensors = a_file(tmp_path, 300_000)
+    any_client_of(wire).log_episode(sensors=sensors, actions={"a": [1, 2]}, t_ns=[0, 1])
     [finalize] = wire.asked("/finalize")
     claimed = finalize.json["artifacts"]
-    assert claimed["video"] == {
-        "sha256": hashlib.sha256(video.read_bytes()).hexdigest(),
+    assert claimed["sensors"] == {
+        "sha256": hashlib.sha256(sensors.read_bytes()).hexdigest(),
         "size": 300_000,
     }
-    assert sorted(claimed) == ["actions", "video"]
+    assert sorted(claimed) == ["actions", "sensors"]
     assert finalize.json["bytes_total"] == sum(each["size"] for each in claimed.values())
 
 
 def test_progress_goes_up_to_the_whole(
-    wire: WireServer, any_client_of: AnyClient, tmp_path: Path
+    wire: FaultyServer, any_client_of: AnyClient, tmp_path: Path
 ) -> None:
     seen: list[tuple[str, int, int]] = []
     client = any_client_of(wire)
-    client.log_episode(video=a_file(tmp_path, 3_500_000), on_progress=lambda *all: seen.append(all))
-    assert [kind for kind, _, _ in seen] == ["video"] * len(seen)
+    client.log_episode(
+        sensors=a_file(tmp_path, 3_500_000), on_progress=lambda *all: seen.append(all)
+    )
+    assert [kind for kind, _, _ in seen] == ["sensors"] * len(seen)
     sent = [sent for _, sent, _ in seen]
     assert len(sent) > 2
     assert sent == sorted(set(sent))
-    assert seen[-1] == ("video", 3_500_000, 3_500_000)
+    assert seen[-1] == ("sensors", 3_500_000, 3_500_000)
 
 
 def test_progress_takes_back_what_has_to_be_sent_again(
-    wire: WireServer, any_client_of: AnyClient, tmp_path: Path
+    wire: FaultyServer, any_client_of: AnyClient, tmp_path: Path
 ) -> None:
     seen: list[int] = []
     wire.fail(BLOBS, "answer", status=503, times=2)
     any_client_of(wire).log_episode(
-        video=a_file(tmp_path, 700_000), on_progress=lambda _, sent, total: seen.append(sent)
+        sensors=a_file(tmp_path, 700_000), on_progress=lambda _, sent, total: seen.append(sent)
     )
     assert max(seen) == seen[-1] == 700_000
     assert seen.count(seen[0]) == 3
 
 
 def test_progress_that_raises_ends_the_upload(
-    wire: WireServer, any_client_of: AnyClient, tmp_path: Path
+    wire: FaultyServer, any_client_of: AnyClient, tmp_path: Path
 ) -> None:
     def enough(kind: str, sent: int, total: int) -> None:
         raise InterruptedError("enough")
 
     with pytest.raises(InterruptedError):
-        any_client_of(wire).log_episode(video=a_file(tmp_path, 700_000), on_progress=enough)
+        any_client_of(wire).log_episode(sensors=a_file(tmp_path, 700_000), on_progress=enough)
     assert [each["status"] for each in wire.episodes.values()] == ["failed"]
 
 
@@ -83,23 +86,25 @@ def test_progress_that_raises_ends_the_upload(
 def test_a_large_file_goes_in_parts_and_arrives_whole(
     server: AnyServer, any_client_of: AnyClient, tmp_path: Path
 ) -> None:
-    video = a_file(tmp_path, 33_000_001, "sensors.bin")
+    sensors = a_file(tmp_path, 33_000_001, "sensors.bin")
     seen: list[int] = []
     client = any_client_of(server, multipart_above=1_000_000)
-    logged = client.log_episode(sensors=video, on_progress=lambda _, sent, total: seen.append(sent))
+    logged = client.log_episode(
+        sensors=sensors, on_progress=lambda _, sent, total: seen.append(sent)
+    )
     found = client.episode(logged.id)
-    assert found.artifacts[0].sha256 == hashlib.sha256(video.read_bytes()).hexdigest()
-    assert found.fetch("sensors").read_bytes() == video.read_bytes()
-    assert max(seen) == video.stat().st_size
+    assert found.artifacts[0].sha256 == hashlib.sha256(sensors.read_bytes()).hexdigest()
+    assert found.fetch("sensors").read_bytes() == sensors.read_bytes()
+    assert max(seen) == sensors.stat().st_size
 
 
 def test_parts_are_named_with_their_digests(
-    wire: WireServer, client_of: MakeClient, tmp_path: Path
+    wire: FaultyServer, client_of: MakeClient, tmp_path: Path
 ) -> None:
-    wire.part_size = 400_000
-    video = a_file(tmp_path, 1_000_000)
-    client_of(wire, multipart_above=500_000).log_episode(video=video)
-    data = video.read_bytes()
+    wire.set_part_size(400_000)
+    sensors = a_file(tmp_path, 1_000_000)
+    client_of(wire, multipart_above=500_000).log_episode(sensors=sensors)
+    data = sensors.read_bytes()
     parts = [data[:400_000], data[400_000:800_000], data[800_000:]]
     [complete] = wire.asked("/complete")
     assert complete.json == {
@@ -109,46 +114,46 @@ def test_parts_are_named_with_their_digests(
         ],
         "sha256": hashlib.sha256(data).hexdigest(),
     }
-    assert wire.asked("POST")[1].json == {"kind": "video", "size": 1_000_000}
+    assert wire.asked("POST")[1].json == {"kind": "sensors", "size": 1_000_000}
 
 
 def test_a_small_file_goes_in_one_piece(
-    wire: WireServer, client_of: MakeClient, tmp_path: Path
+    wire: FaultyServer, client_of: MakeClient, tmp_path: Path
 ) -> None:
-    client_of(wire, multipart_above=500_000).log_episode(video=a_file(tmp_path, 500_000))
+    client_of(wire, multipart_above=500_000).log_episode(sensors=a_file(tmp_path, 500_000))
     assert len(wire.asked(BLOBS)) == 1
-    assert wire.uploads == {}
+    assert wire.asked("/upload ") == []
 
 
 def test_a_server_without_parts_gets_it_in_one_piece(
-    wire: WireServer, any_client_of: AnyClient, tmp_path: Path
+    wire: FaultyServer, any_client_of: AnyClient, tmp_path: Path
 ) -> None:
-    wire.has_parts = False
-    video = a_file(tmp_path, 800_000)
-    logged = any_client_of(wire, multipart_above=500_000).log_episode(video=video)
-    assert wire.blobs[logged.id, "video"].data == video.read_bytes()
+    wire.fail("/upload ", "answer", status=404, times=99)
+    sensors = a_file(tmp_path, 800_000)
+    logged = any_client_of(wire, multipart_above=500_000).log_episode(sensors=sensors)
+    assert wire.blobs[logged.id, "sensors"].read_bytes() == sensors.read_bytes()
 
 
 def test_a_part_that_fails_is_sent_again_alone(
-    wire: WireServer, any_client_of: AnyClient, tmp_path: Path
+    wire: FaultyServer, any_client_of: AnyClient, tmp_path: Path
 ) -> None:
-    wire.part_size = 200_000
+    wire.set_part_size(200_000)
     wire.fail(BLOBS, "answer", status=503, times=2)
     wire.fail(BLOBS, "drop", times=1)
-    video = a_file(tmp_path, 1_000_000)
-    logged = any_client_of(wire, multipart_above=1).log_episode(video=video)
-    assert wire.blobs[logged.id, "video"].data == video.read_bytes()
+    sensors = a_file(tmp_path, 1_000_000)
+    logged = any_client_of(wire, multipart_above=1).log_episode(sensors=sensors)
+    assert wire.blobs[logged.id, "sensors"].read_bytes() == sensors.read_bytes()
     assert len(wire.asked(BLOBS)) == 5 + 3
 
 
 def test_an_upload_goes_on_where_it_broke(
-    wire: WireServer, any_client_of: AnyClient, tmp_path: Path
+    wire: FaultyServer, any_client_of: AnyClient, tmp_path: Path
 ) -> None:
     """The second attempt sends only the parts that have not arrived."""
-    wire.part_size = 100_000
-    video = a_file(tmp_path, 1_000_000)
+    wire.set_part_size(100_000)
+    sensors = a_file(tmp_path, 1_000_000)
     client = any_client_of(wire, multipart_above=1, retries=Retries(attempts=1))
-    episode = client.start_episode(artifacts=["video"])
+    episode = client.start_episode(artifacts=["sensors"])
 
     def cut(_: object) -> None:
         if len(wire.asked(BLOBS)) == 7:
@@ -156,69 +161,72 @@ def test_an_upload_goes_on_where_it_broke(
 
     wire.before = cut
     with pytest.raises(TransportError):
-        episode.upload("video", video)
+        episode.upload("sensors", sensors)
     time.sleep(0.2)  # parts that were under way end
     wire.before = None
     wire.faults.clear()
-    [upload] = wire.uploads.values()
-    arrived = len(upload["parts"])
+    arrived = len(wire.parts)
     assert 0 < arrived < 10
     before = len(wire.asked(BLOBS))
     seen: list[int] = []
-    episode.upload("video", video, on_progress=lambda _, sent, total: seen.append(sent))
+    episode.upload("sensors", sensors, on_progress=lambda _, sent, total: seen.append(sent))
     episode.finalize()
     assert len(wire.asked(BLOBS)) - before == 10 - arrived
-    assert len(wire.uploads) == 1
+    assert len(wire.asked("/upload ")) == 1
     assert max(seen) == 1_000_000
-    assert wire.blobs[episode.id, "video"].data == video.read_bytes()
+    assert wire.blobs[episode.id, "sensors"].read_bytes() == sensors.read_bytes()
 
 
 def test_a_file_that_was_changed_in_between_starts_anew(
-    wire: WireServer, client_of: MakeClient, tmp_path: Path
+    wire: FaultyServer, client_of: MakeClient, tmp_path: Path
 ) -> None:
-    wire.part_size = 100_000
-    video = a_file(tmp_path, 300_000)
+    wire.set_part_size(100_000)
+    sensors = a_file(tmp_path, 300_000)
     client = client_of(wire, multipart_above=1)
-    episode = client.start_episode(artifacts=["video"])
+    episode = client.start_episode(artifacts=["sensors"])
     wire.fail("/complete", "answer", status=503, times=99)
     with pytest.raises(ServerError):
-        episode.upload("video", video)
+        episode.upload("sensors", sensors)
     wire.faults.clear()
     other = a_file(tmp_path, 300_000, "other").read_bytes()[::-1]
-    video.write_bytes(other)
-    episode.upload("video", video)
+    sensors.write_bytes(other)
+    episode.upload("sensors", sensors)
     episode.finalize()
-    assert len(wire.uploads) == 2
+    assert len(wire.asked("/upload ")) == 2
+    assert wire.asked("GET /api/ingest") == [], "nobody asks how far the other bytes have come"
     assert episode.id is not None
-    assert wire.blobs[episode.id, "video"].data == other
+    assert wire.blobs[episode.id, "sensors"].read_bytes() == other
 
 
 def test_an_upload_the_server_forgot_is_begun_again(
-    wire: WireServer, client_of: MakeClient, tmp_path: Path
+    wire: FaultyServer, client_of: MakeClient, tmp_path: Path
 ) -> None:
-    video = a_file(tmp_path, 3_000_000)
+    sensors = a_file(tmp_path, 3_000_000)
     client = client_of(wire, multipart_above=1)
-    episode = client.start_episode(artifacts=["video"])
+    episode = client.start_episode(artifacts=["sensors"])
     wire.fail("/complete", "answer", status=503, times=99)
     with pytest.raises(ServerError):
-        episode.upload("video", video)
+        episode.upload("sensors", sensors)
     wire.faults.clear()
-    wire.uploads.clear()
-    episode.upload("video", video)
+    for part in wire.parts:
+        shutil.rmtree(part.parent, ignore_errors=True)
+    episode.upload("sensors", sensors)
     episode.finalize()
     assert episode.status == "ready"
 
 
 def test_damage_on_the_way_is_an_error(
-    wire: WireServer, client_of: MakeClient, tmp_path: Path
+    wire: FaultyServer, client_of: MakeClient, tmp_path: Path
 ) -> None:
     def damage(seen: Any) -> None:
         if seen.path.endswith("/complete"):
-            next(iter(wire.uploads.values()))["parts"][2] = b"other bytes"
+            part = wire.parts[1]
+            part.write_bytes(bytes(part.stat().st_size))
 
+    wire.set_part_size(1_000_000)
     wire.before = damage
-    with pytest.raises(ConflictError, match="part 2"):
-        client_of(wire, multipart_above=1).log_episode(video=a_file(tmp_path, 3_000_000))
+    with pytest.raises(ConflictError, match="Nothing was kept"):
+        client_of(wire, multipart_above=1).log_episode(sensors=a_file(tmp_path, 3_000_000))
 
 
 @pytest.mark.parametrize(
@@ -232,100 +240,99 @@ def test_damage_on_the_way_is_an_error(
     ],
 )
 def test_a_list_of_parts_that_does_not_fit_is_refused(
-    wire: WireServer, client_of: MakeClient, tmp_path: Path, change: dict[str, Any]
+    wire: FaultyServer, client_of: MakeClient, tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    wire.part_answer = change
-    with pytest.raises(ServerError, match=r"list of parts|begin to upload video: .* unexpected"):
-        client_of(wire, multipart_above=1).log_episode(video=a_file(tmp_path, 3_000_000))
+    wire.change("/upload ", lambda begun: {**begun, **change})
+    with pytest.raises(ServerError, match=r"list of parts|begin to upload sensors: .* unexpected"):
+        client_of(wire, multipart_above=1).log_episode(sensors=a_file(tmp_path, 3_000_000))
 
 
 # -------------------------------------------------------------------------------------- expiry
 
 
 def test_an_expired_url_is_replaced_by_a_new_one(
-    wire: WireServer, any_client_of: AnyClient, tmp_path: Path
+    wire: FaultyServer, any_client_of: AnyClient, tmp_path: Path
 ) -> None:
     client = any_client_of(wire)
-    episode = client.start_episode(artifacts=["video"])
-    for allowed in wire.tokens.values():
-        allowed["until"] = 0
-    video = a_file(tmp_path, 10_000)
-    episode.upload("video", video)
+    episode = client.start_episode(artifacts=["sensors"])
+    sensors = a_file(tmp_path, 10_000)
+    wire.expire_urls()
+    episode.upload("sensors", sensors)
     episode.finalize()
     assert len(wire.asked("/upload-urls")) == 1
-    assert wire.blobs[episode.id, "video"].data == video.read_bytes()
+    assert wire.blobs[episode.id, "sensors"].read_bytes() == sensors.read_bytes()
 
 
 def test_a_url_about_to_expire_is_replaced_before_anything_is_sent(
-    wire: WireServer, client_of: MakeClient, tmp_path: Path
+    wire: FaultyServer, client_of: MakeClient, tmp_path: Path
 ) -> None:
-    wire.url_ttl_s = 5
-    episode = client_of(wire).start_episode(artifacts=["video"])
-    wire.url_ttl_s = 1800
-    episode.upload("video", a_file(tmp_path, 10_000))
+    wire.set_url_ttl(5)
+    episode = client_of(wire).start_episode(artifacts=["sensors"])
+    wire.set_url_ttl(1800)
+    episode.upload("sensors", a_file(tmp_path, 10_000))
     assert [each.method for each in wire.seen] == ["POST", "POST", "PUT"]
 
 
 def test_expired_urls_of_parts_are_replaced(
-    wire: WireServer, any_client_of: AnyClient, tmp_path: Path
+    wire: FaultyServer, any_client_of: AnyClient, tmp_path: Path
 ) -> None:
-    wire.part_size = 100_000
-    video = a_file(tmp_path, 1_000_000)
+    wire.set_part_size(100_000)
+    sensors = a_file(tmp_path, 1_000_000)
 
     def expire(seen: Any) -> None:
         if len(wire.asked(BLOBS)) == 4:
-            for allowed in wire.tokens.values():
-                allowed["until"] = min(allowed["until"], 0)
+            wire.expire_urls()
             wire.before = None
 
     wire.before = expire
-    logged = any_client_of(wire, multipart_above=1).log_episode(video=video)
-    assert wire.blobs[logged.id, "video"].data == video.read_bytes()
+    logged = any_client_of(wire, multipart_above=1).log_episode(sensors=sensors)
+    assert wire.asked("GET /api/ingest"), "new URLs were asked for"
+    assert wire.blobs[logged.id, "sensors"].read_bytes() == sensors.read_bytes()
 
 
 def test_what_the_store_refuses_for_good_is_raised(
-    wire: WireServer, client_of: MakeClient, tmp_path: Path
+    wire: FaultyServer, client_of: MakeClient, tmp_path: Path
 ) -> None:
     wire.fail(BLOBS, "answer", status=403, times=99)
-    with pytest.raises(APIError, match="cannot upload video") as found:
-        client_of(wire).log_episode(video=a_file(tmp_path, 10_000))
+    with pytest.raises(APIError, match="cannot upload sensors") as found:
+        client_of(wire).log_episode(sensors=a_file(tmp_path, 10_000))
     assert found.value.status_code == 403
     assert len(wire.asked(BLOBS)) == 2
 
 
 def test_when_a_url_expires() -> None:
-    assert not UploadUrl("video", "u", "2999-01-01T00:00:00Z").expires_soon
-    assert UploadUrl("video", "u", "2001-01-01T00:00:00Z").expires_soon
-    assert UploadUrl("video", "u", "2001-01-01T00:00:00").expires_soon
-    assert not UploadUrl("video", "u", "").expires_soon
-    assert not UploadUrl("video", "u", "tomorrow").expires_soon
+    assert not UploadUrl("sensors", "u", "2999-01-01T00:00:00Z").expires_soon
+    assert UploadUrl("sensors", "u", "2001-01-01T00:00:00Z").expires_soon
+    assert UploadUrl("sensors", "u", "2001-01-01T00:00:00").expires_soon
+    assert not UploadUrl("sensors", "u", "").expires_soon
+    assert not UploadUrl("sensors", "u", "tomorrow").expires_soon
 
 
 # --------------------------------------------------------------------------- files that change
 
 
 def test_a_file_that_shrinks_while_it_is_sent_is_noticed(
-    wire: WireServer, any_client_of: AnyClient, tmp_path: Path
+    wire: FaultyServer, any_client_of: AnyClient, tmp_path: Path
 ) -> None:
-    video = a_file(tmp_path, 3_000_000)
+    sensors = a_file(tmp_path, 3_000_000)
 
     def shrink(kind: str, sent: int, total: int) -> None:
-        video.write_bytes(b"short")
+        sensors.write_bytes(b"short")
 
     with pytest.raises(TruncatedFile, match="while it was being sent"):
-        any_client_of(wire).log_episode(video=video, on_progress=shrink)
+        any_client_of(wire).log_episode(sensors=sensors, on_progress=shrink)
 
 
 def test_a_file_that_grows_while_it_is_sent_is_sent_as_it_was(
-    wire: WireServer, client_of: MakeClient, tmp_path: Path
+    wire: FaultyServer, client_of: MakeClient, tmp_path: Path
 ) -> None:
-    video = a_file(tmp_path, 600_000)
-    before = video.read_bytes()
+    sensors = a_file(tmp_path, 600_000)
+    before = sensors.read_bytes()
 
     def grow(kind: str, sent: int, total: int) -> None:
-        with open(video, "ab") as file:
+        with open(sensors, "ab") as file:
             file.write(b"more")
 
-    logged = client_of(wire).log_episode(video=video, on_progress=grow)
+    logged = client_of(wire).log_episode(sensors=sensors, on_progress=grow)
     assert logged.id is not None
-    assert wire.blobs[logged.id, "video"].data == before
+    assert wire.blobs[logged.id, "sensors"].read_bytes() == before
