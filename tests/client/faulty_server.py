@@ -104,14 +104,8 @@ class FaultyServer:
         self.reset()
 
     def reset(self) -> None:
-        """As new: nothing stored, since there are two new organisations, and nothing to break."""
-        with closing(open_database(self._settings.database_url)) as database:
-            first, second = (bootstrap(database, name) for name in ("First", "Second"))
-        self._org_id, self.api_key, self.other_api_key = (
-            first.org_id,
-            first.api_key,
-            second.api_key,
-        )
+        """As new: nothing stored, since there is a new organisation, and nothing to break."""
+        self._org_id, self.api_key = self._new_organisation()
         self.seen: list[Seen] = []
         self.faults: list[Fault] = []
         self.changes: list[tuple[str, Callable[[Any], Any]]] = []
@@ -122,6 +116,16 @@ class FaultyServer:
         uploads._DEFAULT_PART, uploads._LEAST_PART = self._part_sizes
         self.set_url_ttl(1800)
         self._set_clock_ahead(0)
+
+    @property
+    def other_api_key(self) -> str:
+        """Of somebody else."""
+        return self._new_organisation()[1]
+
+    def _new_organisation(self) -> tuple[str, str]:
+        with closing(open_database(self._settings.database_url)) as database:
+            made = bootstrap(database, "Another")
+        return made.org_id, made.api_key
 
     def stop(self) -> None:
         self._server.should_exit = True

@@ -18,6 +18,7 @@ from rollbook.client.cache import Cache
 from rollbook.client.http import Answer
 from rollbook.client.recorded import RecordedCore
 from rollbook.client.runtime import finish
+from rollbook.contracts.episode import ArtifactKind
 from rollbook.errors import (
     ChecksumMismatch,
     ConfigurationError,
@@ -28,7 +29,7 @@ from rollbook.errors import (
     TransportError,
 )
 from tests.client.conftest import AnyServer, MakeClient
-from tests.client.faulty_server import FaultyServer
+from tests.client.faulty_server import FaultyServer, Seen
 
 AnyClient = Callable[..., Any]
 
@@ -224,7 +225,12 @@ def test_what_arrives_otherwise_than_promised_is_not_kept(
 
     def replace_after_signing(other: bytes) -> None:
         blob.write_bytes(data)
-        wire.before = lambda seen: blob.write_bytes(other) if "/blobs/" in seen.path else None
+
+        def replace(seen: Seen) -> None:
+            if "/blobs/" in seen.path:
+                blob.write_bytes(other)
+
+        wire.before = replace
 
     replace_after_signing(bytes(len(data)))
     with pytest.raises(ChecksumMismatch, match="download it again"):
@@ -296,7 +302,7 @@ def test_a_download_url_that_has_expired_is_replaced(
     client = client_of(wire)
     logged = client.log_episode(sensors={"a": [1]}, t_ns=[0])
     record = client.episode(logged.id or "").record
-    expired = {"sensors": f"{wire.base_url}/blobs/expired"}
+    expired: dict[ArtifactKind, str] = {"sensors": f"{wire.base_url}/blobs/expired"}
     core = RecordedCore(client.connection, client.cache, record, expired)
     assert finish(core.fetch("sensors")).read_bytes()
 
