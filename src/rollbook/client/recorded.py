@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from numpy.typing import NDArray
 
@@ -15,11 +16,18 @@ from rollbook.client.artifact_files import checked_kind
 from rollbook.client.cache import Cache, IncomingFile
 from rollbook.client.connection import Connection
 from rollbook.client.facade import Facade, awaiting, blocking
+from rollbook.client.runtime import finish
 from rollbook.contracts.episode import ArtifactKind
 from rollbook.contracts.npz import read_npz
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.wire.episodes import ArtifactRecord, EpisodeRecord
-from rollbook.errors import APIError, NotFoundError, RateLimitError, RollbookError
+from rollbook.errors import (
+    APIError,
+    ConfigurationError,
+    NotFoundError,
+    RateLimitError,
+    RollbookError,
+)
 from rollbook.files import atomic_write
 
 Arrays = dict[str, NDArray[Any]]
@@ -52,6 +60,15 @@ class RecordedCore:
     async def video(self) -> Path:
         """The video, as a file in the cache."""
         return await self.fetch("video")
+
+    async def read_metadata(self) -> dict[str, Any]:
+        """All metadata. A list leaves out metadata that is large; then this asks the server for the episode."""
+        if self.record.metadata_truncated:
+            path = f"/api/episodes/{quote(self.record.id, safe='')}"
+            self.record = await self._connection.call(
+                "read the episode", "GET", path, answer=EpisodeRecord
+            )
+        return self.record.metadata
 
     async def fetch(self, kind: ArtifactKind) -> Path:
         """An artifact as a file in the cache, verified by its SHA-256. Copy the file if you want to keep it."""
@@ -148,7 +165,7 @@ class EpisodeFacts(Facade[RecordedCore]):
     duration_s: float | None
     failure_time_s: float | None
     bytes_total: int | None
-    metadata: dict[str, Any]
+    metadata_truncated: bool
     tags: list[str]
     artifacts: list[ArtifactRecord]
     created_at: str | None
@@ -158,7 +175,8 @@ class EpisodeFacts(Facade[RecordedCore]):
     def __init__(self, core: RecordedCore) -> None:
         super().__init__(core)
         for name in EpisodeRecord.__struct_fields__:
-            setattr(self, name, getattr(core.record, name))
+            if name != "metadata":
+                setattr(self, name, getattr(core.record, name))
         self.policy_revision = core.record.policy_revision or None
 
     @property
@@ -171,6 +189,12 @@ class EpisodeFacts(Facade[RecordedCore]):
 
 
 class RecordedEpisode(EpisodeFacts):
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """All metadata. Where a list left it out because it is large, the server is asked for it once."""
+        return finish(self._core.read_metadata())
+
+    read_metadata = blocking(RecordedCore.read_metadata)
     sensors = blocking(RecordedCore.sensors)
     actions = blocking(RecordedCore.actions)
     video = blocking(RecordedCore.video)
@@ -182,6 +206,17 @@ class RecordedEpisode(EpisodeFacts):
 
 
 class AsyncRecordedEpisode(EpisodeFacts):
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """All metadata. Where a list left it out because it is large, `await read_metadata()` first."""
+        if self._core.record.metadata_truncated:
+            text = (
+                f"the list left out the large metadata of episode {self.id}; await read_metadata()"
+            )
+            raise ConfigurationError(message=text)
+        return self._core.record.metadata
+
+    read_metadata = awaiting(RecordedCore.read_metadata)
     sensors = awaiting(RecordedCore.sensors)
     actions = awaiting(RecordedCore.actions)
     video = awaiting(RecordedCore.video)

@@ -203,6 +203,9 @@ def _plain(path: str, value: Any, depth: int) -> Any:
     raise _invalid("metadata", path, type(value), "a JSON value (text, number, list, mapping)")
 
 
+_SCALARS = {str, int, float, bool, type(None)}
+
+
 def _objects(path: str, value: Any, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if depth > DEEPEST_METADATA:
         raise _invalid("metadata", path, "…", f"at most {DEEPEST_METADATA} levels")
@@ -212,6 +215,8 @@ def _objects(path: str, value: Any, depth: int) -> Iterator[tuple[str, Mapping[s
         for key, below in value.items():
             yield from _objects(f"{path}.{key}" if path else str(key), below, depth + 1)
     elif isinstance(value, list | tuple):
+        if depth < DEEPEST_METADATA and set(map(type, value)) <= _SCALARS:
+            return  # a long series: there is nothing below its values
         for i, below in enumerate(value):
             yield from _objects(f"{path}[{i}]", below, depth + 1)
 

@@ -85,18 +85,23 @@ class Ticket:
         if self.record is None:
             message = f"episode {self.id} does not exist: it was deleted, or is not yours"
             raise NotFoundError(status_code=404, message=message)
+        record = self._whole_record(client, self.record)
         there = [kind for kind in kinds if self.record.artifact(kind) is not None]
         files = {kind: self._file(client, kind) for kind in there}
         arrays = {kind: read_npz(files[kind]) for kind in _READ_KINDS if kind in files}
         video = files.get("video")
         return Baseline(
             self.id,
-            self.record,
+            record,
             arrays.get("sensors"),
             arrays.get("actions"),
             video if isinstance(video, Path) else None,
-            outcome_of(self.record.metadata),
+            outcome_of(record.metadata),
         )
+
+    def _whole_record(self, client: Client, record: EpisodeRecord) -> EpisodeRecord:
+        """A lookup leaves out metadata that is large."""
+        return client.episode(self.id).record if record.metadata_truncated else record
 
     def _file(self, client: Client, kind: ArtifactKind) -> Path | bytes:
         """The artifact's bytes if they came with the ticket, else its file in the cache, downloaded if needed."""

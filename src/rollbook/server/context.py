@@ -70,6 +70,8 @@ class ServerContext:
         default_factory=lambda: asyncio.Semaphore(os.cpu_count() or 1)
     )
     """Inspecting a video is a process of its own; more processes than cores would not finish sooner."""
+    large_bodies: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """Held by a request with a large body, from decoding it until it is answered."""
     renditions_wanted: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     """Organisations with a new video to transcode."""
     deliveries_wanted: asyncio.Queue[str] = field(default_factory=asyncio.Queue)

@@ -151,6 +151,9 @@ class EpisodeAnswer(Struct, frozen=True):
     archived_at: str | None
     policy_revision: PolicyRevision | UnsetType = UNSET
     """Absent when the episode was recorded without one."""
+    metadata_truncated: Literal[True] | UnsetType = UNSET
+    """Present in a list or lookup that leaves large metadata out: `metadata` is empty then, and the answer for the
+    single episode has all of it."""
 
 
 class ArtifactRecord(Struct, frozen=True, kw_only=True):
@@ -193,6 +196,8 @@ class EpisodeRecord(Struct, frozen=True, kw_only=True):
     updated_at: str | None = None
     policy_revision: PolicyRevision | UnsetType = UNSET
     """Unset, which is false, when the episode was recorded without one."""
+    metadata_truncated: bool = False
+    """The list left the metadata out because it is large; read the single episode to get it."""
 
     def artifact(self, kind: ArtifactKind) -> ArtifactRecord | None:
         return next((each for each in self.artifacts if each.kind == kind), None)

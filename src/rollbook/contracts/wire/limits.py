@@ -19,5 +19,9 @@ LONGEST_URL = 2000
 """Characters of the URL of a webhook."""
 MOST_IN_A_BATCH = 1000
 """Episodes, artifacts or results in one request."""
+MOST_LISTED_METADATA = 64 << 10
+"""Bytes of the metadata of one episode in an answer about many. Larger metadata is left out, and the answer says so."""
+MOST_IN_AN_ANSWER = 4 << 20
+"""Bytes of JSON values, such as metadata and metrics, after which an answer about many ends."""
 MOST_PARTS = 10_000
 """Parts of one resumable upload."""

@@ -102,6 +102,29 @@ def from_json(text: str | bytes) -> Any:
 
 def to_json(value: object) -> str:
     """Refuses NaN, which other JSON readers do not accept."""
+    if isinstance(value, dict) and any(map(_is_long, value.values())):
+        members = (f"{_dumped(key)}:{_array_json(each)}" for key, each in value.items())
+        return f"{{{','.join(members)}}}"
+    return _dumped(value)
+
+
+_LONG_ARRAY = 10_000
+
+
+def _is_long(value: object) -> bool:
+    return isinstance(value, list) and len(value) > _LONG_ARRAY
+
+
+def _array_json(value: Any) -> str:
+    """A long array is written in pieces: the standard library keeps a text for each value until it joins them."""
+    if not _is_long(value):
+        return _dumped(value)
+    starts = range(0, len(value), _LONG_ARRAY)
+    pieces = (_dumped(value[start : start + _LONG_ARRAY])[1:-1] for start in starts)
+    return f"[{','.join(pieces)}]"
+
+
+def _dumped(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 

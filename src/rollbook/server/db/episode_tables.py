@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from msgspec import UNSET, UnsetType
@@ -261,6 +261,8 @@ class EpisodeRow:
     """This episode is the answer to a repeated create."""
     policy_revision: PolicyRevision | UnsetType = UNSET
     """What `policy_revision_id` names, where the row was read to be shown."""
+    metadata_truncated: Literal[True] | UnsetType = UNSET
+    """The row was read without its metadata, because there is much of it or nobody needs it."""
 
 
 @dataclass(frozen=True, slots=True)

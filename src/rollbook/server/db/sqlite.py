@@ -315,6 +315,7 @@ _SQLITE_SETTINGS = (
     "synchronous=FULL",
     "foreign_keys=ON",
     "journal_size_limit=67108864",
-    "temp_store=MEMORY",
     "cache_size=-16384",
 )
+"""temp_store stays as it is: in memory, the undo records of a transaction would grow with every large row it changes.
+Records below 64 kB stay in memory anyway."""

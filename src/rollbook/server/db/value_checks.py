@@ -7,8 +7,8 @@ gets a message; refused later, it would be a failure of the server.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 from rollbook.contracts.wire.limits import LONGEST_TEXT
 from rollbook.errors import InvalidNumber, InvalidText, InvalidValue
@@ -79,24 +79,54 @@ def checked_object(record: str, field: str, value: object) -> dict[str, Any]:
             record=record, field=field, value=type(value).__name__, expected="an object"
         )
     values = 0
-    waiting: list[tuple[str, object, int, bool]] = [(field, value, 0, False)]
-    while waiting:
-        path, each, depth, in_array = waiting.pop()
-        if isinstance(each, Mapping):
-            for key, below in each.items():
-                checked_text(record, f"a name in {path}", key, _LONGEST_NAME_IN_JSON)
-                waiting.append(
-                    (f"{path}.{key}"[:_LONGEST_NAME_IN_JSON], below, depth + 1, in_array)
-                )
-        elif isinstance(each, list | tuple):
-            waiting.extend((path, below, depth + 1, True) for below in each)
-        else:
+    # iterators, not lists: an array of a million values takes no more memory here than one of ten
+    levels: list[Iterator[_Within]] = [iter([(field, value, False)])]
+    while levels:
+        for path, each, in_array in levels[-1]:
+            is_scalar = not isinstance(each, Mapping | list | tuple)
+            values += is_scalar and not in_array
+            if len(levels) - 1 > _DEEPEST or values > MOST_VALUES:
+                expected = f"at most {_DEEPEST} levels and {MOST_VALUES} values outside of arrays"
+                raise InvalidValue(record=record, field=field, value="too large", expected=expected)
+            if isinstance(each, Mapping):
+                levels.append(_members(record, path, each, in_array))
+                break
+            if isinstance(each, list | tuple):
+                if _are_plain_numbers(each):
+                    continue
+                levels.append(_elements(path, each))
+                break
             _check_scalar(record, path, each)
-            values += not in_array
-        if depth > _DEEPEST or values > MOST_VALUES:
-            expected = f"at most {_DEEPEST} levels and {MOST_VALUES} values outside of arrays"
-            raise InvalidValue(record=record, field=field, value="too large", expected=expected)
+        else:
+            levels.pop()
     return dict(value)
+
+
+_Within: TypeAlias = "tuple[str, object, bool]"
+"""A path, the value there, and whether it is inside an array."""
+
+
+def _members(
+    record: str, path: str, value: Mapping[str, object], in_array: bool
+) -> Iterator[_Within]:
+    for key, below in value.items():
+        checked_text(record, f"a name in {path}", key, _LONGEST_NAME_IN_JSON)
+        yield f"{path}.{key}"[:_LONGEST_NAME_IN_JSON], below, in_array
+
+
+def _are_plain_numbers(values: Collection[object]) -> bool:
+    """Most large arrays are: they are checked without a Python step for each value."""
+    if not set(map(type, values)) <= {int, float, bool}:
+        return False
+    try:
+        return all(map(math.isfinite, values))  # type: ignore[arg-type]
+    except OverflowError:  # an integer beyond every float: it may still be short enough
+        return False
+
+
+def _elements(path: str, value: Iterable[object]) -> Iterator[_Within]:
+    for below in value:
+        yield path, below, True
 
 
 def _check_scalar(record: str, path: str, value: object) -> None:

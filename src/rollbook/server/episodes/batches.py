@@ -152,7 +152,7 @@ async def read_artifacts(request: Request) -> Response:
     caller = await caller_of(request, "read_own")
     body = await json_body(request, _read, context.settings.body_limit_bytes)
     ids = list(dict.fromkeys(each.episode_id for each in body.artifacts))
-    found = await context.read(caller, lambda scope: scope.episodes_of(ids))
+    found = await context.read(caller, lambda scope: scope.episode_heads(ids))
     episodes = {each.id: each for each in found}
     wanted = [
         (each, _stored_artifact(episodes.get(each.episode_id), each)) for each in body.artifacts

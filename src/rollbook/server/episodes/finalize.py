@@ -130,7 +130,7 @@ async def finalized_many(
 ) -> list[EpisodeRow | Exception]:
     """In the order given: each episode, or the error that stopped it."""
     ids = list(dict.fromkeys(episode_id for episode_id, _ in wanted))
-    found = await context.read(caller, lambda scope: scope.episodes_of(ids))
+    found = await context.read(caller, lambda scope: scope.episode_heads(ids))
     known = {each.id: each for each in found}
     cases = [_Case(episode_id, body, known.get(episode_id)) for episode_id, body in wanted]
     for case in cases:

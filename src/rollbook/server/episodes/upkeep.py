@@ -227,8 +227,8 @@ async def _give_up_runs(context: ServerContext, org_id: str) -> int:
     def give_up(scope: Scope) -> tuple[int, bool]:
         told = False
         stale = scope.stale_eval_runs(before_us, _AT_ONCE)
-        for run in stale:
-            failed = scope.change_eval_run(run.id, {"status": "failed"})
+        for run_id in stale:
+            failed = scope.change_eval_run(run_id, {"status": "failed"})
             told |= failed is not None and announce_run(scope, context.settings, failed)
         return len(stale), told
 

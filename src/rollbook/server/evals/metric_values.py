@@ -9,7 +9,6 @@ from typing import Any
 from rollbook.contracts.evals import LONGEST_ERROR
 from rollbook.contracts.outcomes import OUTCOMES
 from rollbook.errors import InvalidValue
-from rollbook.scoring.outcomes import outcome_of
 from rollbook.server.db.value_checks import checked_object, is_storable
 from rollbook.server.http.responses import json_bytes
 
@@ -44,9 +43,8 @@ def lacks_baseline(metrics: Mapping[str, Any]) -> bool:
     return any(metrics.get(name) is None for name in _BASELINES)
 
 
-def with_baseline(metrics: dict[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+def with_baseline(metrics: dict[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
     """The recorded outcome of the episode fills in what is missing, and changes nothing else."""
-    outcome = outcome_of(metadata)
     known = {
         key: outcome[name]
         for key, name in _BASELINES.items()

@@ -158,7 +158,7 @@ def _completed(scope: Scope, results: Sequence[NewResult]) -> list[NewResult]:
     """Adds the recorded outcomes of the baselines where the runner does not know them. A crashed replay never
     knows them."""
     lacking = {each.baseline_episode_id for each in results if lacks_baseline(each.metrics)}
-    recorded = scope.episode_metadata(lacking) if lacking else {}
+    recorded = scope.episode_outcomes(lacking) if lacking else {}
     return [
         replace(each, metrics=with_baseline(each.metrics, recorded[each.baseline_episode_id]))
         if each.baseline_episode_id in recorded

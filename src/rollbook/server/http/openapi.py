@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from rollbook import __version__
 from rollbook.contracts.wire.errors import ErrorAnswer
 from rollbook.server.http.docs_page import PAGE_HEADERS, page
+from rollbook.server.http.requests import TURN
 from rollbook.server.http.responses import json_bytes
 
 Handler: TypeAlias = "Callable[[Request], Coroutine[Any, Any, Response]]"
@@ -62,7 +63,11 @@ class LeanRoute(Route):
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application answers errors."""
         scope["route"] = self
-        response: Response = await self.endpoint(Request(scope, receive, send))
+        try:
+            response: Response = await self.endpoint(Request(scope, receive, send))
+        finally:
+            if TURN in scope:
+                scope[TURN].release()
         await response(scope, receive, send)
 
 

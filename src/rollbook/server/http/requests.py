@@ -25,6 +25,13 @@ async def json_body(request: Request, decoder: msgspec.json.Decoder[T], limit: i
     return decoded(await json_text(request, limit), decoder)
 
 
+LARGE_BODY = 1 << 20
+"""Bytes. Bodies above this size are decoded and answered one after the other: a body of 4 MB can become objects of 100
+MB."""
+TURN = "rollbook.large_body_turn"
+"""Where the scope of a request keeps its turn. The route gives it back."""
+
+
 async def json_text(request: Request, limit: int) -> bytes:
     """Requires `Content-Type: application/json`: a page of another site cannot send it with somebody's cookie."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -32,7 +39,12 @@ async def json_text(request: Request, limit: int) -> bytes:
         await _drain(request, limit)
         text = "the body has to be JSON, sent with Content-Type: application/json"
         raise Problem(415, "unsupported_media_type", text)
-    return await _body(request, limit)
+    body = await _body(request, limit)
+    if len(body) > LARGE_BODY:
+        turn: asyncio.Semaphore = request.app.state.context.large_bodies
+        await turn.acquire()
+        request.scope[TURN] = turn
+    return body
 
 
 async def _body(request: Request, limit: int) -> bytes:

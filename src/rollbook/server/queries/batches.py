@@ -9,14 +9,23 @@ from typing import Any
 import sqlalchemy as sa
 
 from rollbook.contracts.policy import PolicyRevision, revision_identity
+from rollbook.contracts.wire.limits import MOST_IN_AN_ANSWER, MOST_LISTED_METADATA
 from rollbook.errors import ConflictingRevision, InvalidNumber, InvalidText, InvalidValue
 from rollbook.server.db import statements, tables
 from rollbook.server.db.columns import WholeNumber
 from rollbook.server.db.engine import to_json
 from rollbook.server.db.episode_tables import EpisodeRow
+from rollbook.server.db.rows import AnyRow
 from rollbook.server.db.value_checks import is_storable
 from rollbook.server.queries.artifacts import as_artifact
-from rollbook.server.queries.episodes import EpisodeQueries, RequestedArtifact
+from rollbook.server.queries.episodes import (
+    EMPTY_METADATA,
+    EPISODE_HEAD,
+    LISTED_AT_ONCE,
+    LISTED_EPISODE,
+    EpisodeQueries,
+    RequestedArtifact,
+)
 from rollbook.server.queries.search_terms import terms_of
 
 _ADD_TERMS = sa.text(
@@ -54,12 +63,32 @@ class BatchQueries(EpisodeQueries):
         return [_episode_row(row, some) for row, some in zip(rows, artifacts, strict=True)]
 
     def episodes_of(self, episode_ids: Sequence[str]) -> list[EpisodeRow]:
-        """The episodes that exist, in the order given."""
+        """The episodes that exist, in the order given. Large metadata is left out; so is all metadata after the first
+        that fill an answer."""
+        found: list[AnyRow] = []
+        used = 0
+        for start in range(0, len(episode_ids), LISTED_AT_ONCE):
+            most = MOST_LISTED_METADATA if used < MOST_IN_AN_ANSWER else EMPTY_METADATA
+            some = episode_ids[start : start + LISTED_AT_ONCE]
+            rows = self._rows_of(some, LISTED_EPISODE, most_metadata=most)
+            used += sum(row.metadata_bytes for row in rows)
+            found += rows
+        return self._listed(found)
+
+    def episode_heads(self, episode_ids: Sequence[str]) -> list[EpisodeRow]:
+        """The episodes that exist, in the order given, without their metadata."""
+        return self._listed(self._rows_of(episode_ids, EPISODE_HEAD))
+
+    def _rows_of(
+        self, episode_ids: Sequence[str], columns: Sequence[sa.ColumnElement[Any]], **bound: int
+    ) -> list[AnyRow]:
         table = tables.episodes
         wanted = [each for each in episode_ids if is_storable(each)]
-        query = sa.select(table).where(self._of_tenant(table), table.c.id.in_(wanted))
-        rows = {row.id: row for row in self._connection.execute(query)} if wanted else {}
-        return self._with_artifacts([rows[each] for each in wanted if each in rows])
+        if not wanted:
+            return []
+        query = sa.select(*columns).where(self._of_tenant(table), table.c.id.in_(wanted))
+        rows = {row.id: row for row in self._connection.execute(query, bound)}
+        return [rows[each] for each in wanted if each in rows]
 
     def _insert_many(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
         """PostgreSQL receives them as one JSON text, in a third of the time of single statements."""

@@ -11,10 +11,12 @@ import sqlalchemy as sa
 from msgspec import UNSET
 
 from rollbook.contracts.policy import PolicyRevision
+from rollbook.contracts.wire.limits import MOST_IN_AN_ANSWER, MOST_LISTED_METADATA
 from rollbook.errors import EpisodeArchived, IdempotencyConflict
 from rollbook.server.db import statements, tables
 from rollbook.server.db.engine import to_json
 from rollbook.server.db.episode_tables import ArtifactRow, DoomedObject, EpisodeRow, Usage
+from rollbook.server.db.octets import octets
 from rollbook.server.db.rows import AnyRow, row_as
 from rollbook.server.db.value_checks import checked_text
 from rollbook.server.queries.artifacts import ArtifactQueries
@@ -33,6 +35,21 @@ _TERMS_AT_ONCE = 100
 
 RequestedArtifact: TypeAlias = "tuple[str, str, str]"
 """Kind, object key, content type."""
+
+
+_METADATA = tables.episodes.c.metadata
+_OTHERS = tuple(column for column in tables.episodes.c if column is not _METADATA)
+_IS_SMALL = octets(_METADATA) <= sa.bindparam("most_metadata", type_=sa.BigInteger)
+LISTED_EPISODE: tuple[sa.ColumnElement[Any], ...] = (
+    *_OTHERS,
+    sa.case((_IS_SMALL, _METADATA)).label("metadata"),
+    sa.case((_IS_SMALL, octets(_METADATA)), else_=0).label("metadata_bytes"),
+)
+"""The columns of an answer about many: metadata of more than `most_metadata` bytes is null, and is not loaded."""
+EPISODE_HEAD: tuple[sa.ColumnElement[Any], ...] = _OTHERS
+LISTED_AT_ONCE = MOST_IN_AN_ANSWER // MOST_LISTED_METADATA
+"""Episodes that one statement reads, so that their metadata fits into one answer."""
+EMPTY_METADATA = len("{}")
 
 
 class EpisodeQueries(ArtifactQueries, PolicyQueries):
@@ -237,11 +254,17 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
         )
         artifacts = self._artifacts_of(row.id)
         return row_as(
-            EpisodeRow, row, artifacts=artifacts, replayed=False, policy_revision=revision
+            EpisodeRow,
+            row,
+            artifacts=artifacts,
+            replayed=False,
+            policy_revision=revision,
+            metadata_truncated=UNSET,
         )
 
-    def _with_artifacts(self, rows: Sequence[AnyRow]) -> list[EpisodeRow]:
-        """In the order given, with one query for all artifacts. Their arrays are left out."""
+    def _listed(self, rows: Sequence[AnyRow]) -> list[EpisodeRow]:
+        """In the order given, with one query for all artifacts. Their arrays are left out, and so is the metadata of
+        rows that come without it."""
         theirs = self._artifacts_of_many([row.id for row in rows])
         revisions = self.policy_revisions(row.policy_revision_id for row in rows)
         return [
@@ -251,9 +274,16 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
                 artifacts=theirs[row.id],
                 replayed=False,
                 policy_revision=revisions.get(row.policy_revision_id, UNSET),
+                **listed_metadata(row),
             )
             for row in rows
         ]
+
+
+def listed_metadata(row: AnyRow) -> dict[str, Any]:
+    kept = row._mapping.get("metadata")
+    truncated = True if kept is None else UNSET
+    return {"metadata": kept or {}, "metadata_truncated": truncated}
 
 
 def final_values(row: AnyRow, changes: Mapping[str, Any], now_us: int) -> dict[str, Any]:

@@ -11,13 +11,16 @@ import sqlalchemy as sa
 from msgspec import UNSET
 
 from rollbook.contracts.evals import RESULT_STATUSES, RUN_STATUSES
+from rollbook.contracts.wire.limits import MOST_IN_AN_ANSWER
 from rollbook.digest import digest_of
 from rollbook.errors import IdempotencyConflict
+from rollbook.scoring.outcomes import outcome_of
 from rollbook.server.db import statements, tables
 from rollbook.server.db.columns import new_id
 from rollbook.server.db.engine import to_json
 from rollbook.server.db.episode_tables import DoomedObject
 from rollbook.server.db.eval_tables import EvalResultRow, EvalRunHead, EvalRunRow
+from rollbook.server.db.octets import octets
 from rollbook.server.db.rows import AnyRow, row_as
 from rollbook.server.db.value_checks import checked_choice, checked_text, checked_whole, is_storable
 from rollbook.server.http.cursors import cursor_at, place_of
@@ -26,6 +29,8 @@ from rollbook.server.queries.search import SearchQueries
 
 MOST_ON_A_PAGE = 1000
 UNFINISHED = ("pending", "running")
+_ROWS_AT_ONCE = 64
+_LARGE_ROWS_AT_ONCE = 8
 _REVISIONS = ("candidate_policy_revision", "baseline_policy_revision")
 _HEAD = tuple(
     f"{each.name}_id" if each.name in _REVISIONS else each.name
@@ -140,12 +145,13 @@ class EvalQueries(SearchQueries):
     def completed_runs(
         self, *, baseline_policy_version: str | None, candidate_prefix: str, limit: int
     ) -> list[EvalRunRow]:
-        """The newest completed runs, in order from old to new."""
+        """The newest completed runs, in order from old to new, without their metadata."""
         table = tables.eval_runs
         if not is_storable(candidate_prefix) or not is_storable(baseline_policy_version or ""):
             return []
-        query = sa.select(table).where(self._of_tenant(table), table.c.completed_at_us.is_not(None))
-        query = query.where(table.c.status == "completed")
+        others = (column for column in table.c if column is not table.c.metadata)
+        query = sa.select(*others).where(self._of_tenant(table), table.c.status == "completed")
+        query = query.where(table.c.completed_at_us.is_not(None))
         if candidate_prefix:
             # not LIKE, which in SQLite ignores case
             begins = sa.func.substr(table.c.candidate_policy_version, 1, len(candidate_prefix))
@@ -153,7 +159,7 @@ class EvalQueries(SearchQueries):
         if baseline_policy_version is not None:
             query = query.where(table.c.baseline_policy_version == baseline_policy_version)
         query = query.order_by(table.c.completed_at_us.desc(), table.c.id.desc()).limit(limit)
-        return self._runs_of(self._connection.execute(query).all())[::-1]
+        return self._runs_of(self._connection.execute(query).all(), metadata={})[::-1]
 
     def change_eval_run(
         self, run_id: str, changes: Mapping[str, Any], *, revision: int | None = None
@@ -179,18 +185,18 @@ class EvalQueries(SearchQueries):
         self._update(tables.verification_results, forget, eval_run_id=run_id)
         return self._delete(tables.eval_runs, id=run_id) == 1
 
-    def stale_eval_runs(self, before_us: int, limit: int = 100) -> list[EvalRunRow]:
-        """Unfinished, and untouched since `before_us`."""
+    def stale_eval_runs(self, before_us: int, limit: int = 100) -> list[str]:
+        """Ids of runs that are unfinished, and untouched since `before_us`."""
         table = tables.eval_runs
         query = (
-            sa.select(table)
+            sa.select(table.c.id)
             .where(self._of_tenant(table), table.c.status.in_(UNFINISHED))
             .where(table.c.created_at_us < before_us, table.c.updated_at_us < before_us)
             .order_by(table.c.created_at_us)
             .limit(limit)
             .with_for_update(skip_locked=True)
         )
-        return self._runs_of(self._connection.execute(query).all())
+        return list(self._connection.execute(query).scalars())
 
     # --------------------------------------------------------------------------------------- results
 
@@ -234,16 +240,26 @@ class EvalQueries(SearchQueries):
         cursor: str | None = None,
         limit: int = 100,
     ) -> tuple[list[EvalResultRow], str | None]:
-        """In the order of the baselines, and the cursor of the next page."""
+        """In the order of the baselines, and the cursor of the next page. A page with many metrics ends before its
+        limit."""
         checked_whole("search", "limit", limit, least=1, most=MOST_ON_A_PAGE)
         if not is_storable(run_id):
             return [], None
         listed = digest_of("rollbook.eval-results", [run_id, status])
         after = -1 if cursor is None else place_of(cursor, listed)[0]
-        query = self._results_of(run_id, status).where(tables.eval_results.c.position > after)
-        found = self._read_results(query.limit(limit + 1))
-        more = len(found) > limit
-        return found[:limit], cursor_at((found[limit - 1].position, ""), listed) if more else None
+        table = tables.eval_results
+        size = octets(table.c.metrics).label("metrics_bytes")
+        query = self._results_of(run_id, status).where(table.c.position > after)
+        some = query.add_columns(size).limit(limit + 1).execution_options(yield_per=_ROWS_AT_ONCE)
+        found: list[EvalResultRow] = []
+        used = 0
+        with self._connection.execute(some) as rows:
+            for row in rows:
+                if len(found) == limit or used >= MOST_IN_AN_ANSWER:
+                    return found, cursor_at((found[-1].position, ""), listed)
+                found.append(row_as(EvalResultRow, row))
+                used += row.metrics_bytes
+        return found, None
 
     def all_eval_results(self, run_id: str) -> list[EvalResultRow]:
         return self._read_results(self._results_of(run_id, None)) if is_storable(run_id) else []
@@ -275,12 +291,16 @@ class EvalQueries(SearchQueries):
         )
         return set(self._connection.execute(query).scalars())
 
-    def episode_metadata(self, episode_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    def episode_outcomes(self, episode_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """What the metadata of each episode says about its outcome. Only some rows are in memory at a time."""
         table = tables.episodes
         query = sa.select(table.c.id, table.c.metadata).where(
             self._of_tenant(table), self._is_in(table.c.id, episode_ids)
         )
-        return {row.id: row._mapping["metadata"] for row in self._connection.execute(query)}
+        some = query.execution_options(yield_per=_LARGE_ROWS_AT_ONCE)
+        return {
+            row.id: outcome_of(row._mapping["metadata"]) for row in self._connection.execute(some)
+        }
 
     def delete_episode(self, episode_id: str) -> list[DoomedObject] | None:
         """Deletes the results of which it was the baseline; where it was the candidate's replay, the result stays."""
@@ -316,9 +336,9 @@ class EvalQueries(SearchQueries):
             raise IdempotencyConflict(key=key, detail=detail)
         return dataclasses.replace(self._runs_of([taken])[0], replayed=True)
 
-    def _runs_of(self, rows: Sequence[AnyRow]) -> list[EvalRunRow]:
+    def _runs_of(self, rows: Sequence[AnyRow], **more: object) -> list[EvalRunRow]:
         return [
-            row_as(EvalRunRow, row, replayed=False, **beside)
+            row_as(EvalRunRow, row, replayed=False, **beside, **more)
             for row, beside in zip(rows, self._revisions_of(rows), strict=True)
         ]
 

@@ -8,9 +8,11 @@ from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
+from rollbook.contracts.wire.limits import MOST_IN_AN_ANSWER
 from rollbook.errors import RollbookError
 from rollbook.server.db import statements, tables
 from rollbook.server.db.episode_tables import ArtifactRow, DoomedObject, EpisodeRow
+from rollbook.server.db.octets import octets
 from rollbook.server.db.rows import AnyRow, row_as
 from rollbook.server.db.value_checks import is_storable
 from rollbook.server.queries.artifacts import ARTIFACT_HEAD, check_artifact
@@ -47,11 +49,34 @@ class FinalizeQueries(BatchQueries):
     def finalize_episodes(
         self, finalizations: Sequence[Finalization], allow: Allow
     ) -> list[EpisodeRow | RollbookError | None]:
-        """In the order given: the episode, the error that prevents its finalize, or None when it does not exist."""
+        """In the order given: the episode without its metadata, the error that prevents its finalize, or None when it
+        does not exist."""
         done: list[EpisodeRow | RollbookError | None] = []
         for some in _without_repeats(finalizations):
-            done += self._finalize_each_once(some, allow)
+            for portion in self._portions(some):
+                done += self._finalize_each_once(portion, allow)
         return done
+
+    def _portions(self, finalizations: Sequence[Finalization]) -> Iterator[list[Finalization]]:
+        """Few enough at a time that their metadata, which is merged, stays small."""
+        sizes = self._metadata_sizes([each.episode_id for each in finalizations])
+        portion: list[Finalization] = []
+        used = 0
+        for each in finalizations:
+            size = sizes.get(each.episode_id, 0)
+            if portion and used + size > MOST_IN_AN_ANSWER:
+                yield portion
+                portion, used = [], 0
+            portion.append(each)
+            used += size
+        yield portion
+
+    def _metadata_sizes(self, episode_ids: Sequence[str]) -> dict[str, int]:
+        table = tables.episodes
+        wanted = [each for each in episode_ids if is_storable(each)]
+        size = octets(table.c.metadata).label("size")
+        query = sa.select(table.c.id, size).where(self._of_tenant(table), table.c.id.in_(wanted))
+        return {row.id: row.size for row in self._connection.execute(query)}
 
     def _finalize_each_once(
         self, finalizations: Sequence[Finalization], allow: Allow
@@ -108,6 +133,7 @@ class FinalizeQueries(BatchQueries):
         changed = tuple(replace(each, **found.get(kind, {})) for kind, each in artifacts.items())
         will_be = {**row._mapping, **differing}
         del will_be["name_search"]
+        will_be |= {"metadata": {}, "metadata_truncated": True}
         return EpisodeRow(**will_be, artifacts=changed)
 
     def _note_artifact(

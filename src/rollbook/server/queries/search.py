@@ -24,6 +24,7 @@ from msgspec import UNSET
 from sqlalchemy.sql.operators import custom_op
 
 from rollbook.contracts.episode import EPISODE_SOURCES, EPISODE_STATUSES
+from rollbook.contracts.wire.limits import MOST_IN_AN_ANSWER, MOST_LISTED_METADATA
 from rollbook.digest import digest_of
 from rollbook.errors import InvalidValue
 from rollbook.server.db import tables
@@ -31,7 +32,12 @@ from rollbook.server.db.episode_tables import ArtifactRow, EpisodeRow
 from rollbook.server.db.rows import AnyRow, row_as, rows_as
 from rollbook.server.db.value_checks import checked_choice, checked_whole, is_storable
 from rollbook.server.queries.artifacts import ARTIFACT_HEAD, KINDS
-from rollbook.server.queries.episodes import EpisodeQueries
+from rollbook.server.queries.episodes import (
+    LISTED_AT_ONCE,
+    LISTED_EPISODE,
+    EpisodeQueries,
+    listed_metadata,
+)
 from rollbook.server.queries.search_terms import Scalar, tag_term, value_terms
 
 MOST_ON_A_PAGE = 1000
@@ -99,7 +105,7 @@ def to_sorted_json(values: Mapping[str, Scalar]) -> str:
 class Page:
     episodes: list[EpisodeRow]
     next_cursor: str | None
-    """None on the last page."""
+    """None on the last page. A page can be shorter than its limit and not the last: its metadata has a limit too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +133,8 @@ class SearchQueries(EpisodeQueries):
         checked_whole("search", "limit", limit, least=1, most=MOST_ON_A_PAGE)
         after = None if cursor is None else _place_of(cursor, wanted)
         places = self._places(wanted, after, limit + 1) if wanted.can_match else []
-        found = self._rows_at(places[:limit])
-        more = _cursor_at(places[limit - 1], wanted) if len(places) > limit else None
+        found, shown = self._rows_at(places[:limit])
+        more = _cursor_at(places[shown - 1], wanted) if len(places) > shown else None
         return Page(found, more)
 
     def _places(self, wanted: EpisodeFilter, after: _Place | None, limit: int) -> list[_Place]:
@@ -148,11 +154,23 @@ class SearchQueries(EpisodeQueries):
         merged = heapq.merge(*lists, key=lambda at: (at.created_at_us, at.id), reverse=True)
         return list(dict.fromkeys(merged))[:limit]
 
-    def _rows_at(self, places: list[_Place]) -> list[EpisodeRow]:
-        if not places:
-            return []
+    def _rows_at(self, places: list[_Place]) -> tuple[list[EpisodeRow], int]:
+        """The episodes, and how many of the places they stand for: the page ends early where it has enough metadata."""
+        found: list[EpisodeRow] = []
+        shown = used = 0
+        while shown < len(places) and used < MOST_IN_AN_ANSWER:
+            rows, size = self._some_rows(places[shown : shown + LISTED_AT_ONCE])
+            found += rows
+            used += size
+            shown += LISTED_AT_ONCE
+        return found, min(shown, len(places))
+
+    def _some_rows(self, places: list[_Place]) -> tuple[list[EpisodeRow], int]:
+        """With the bytes of their metadata."""
         order = {place.id: number for number, place in enumerate(places)}
-        rows = self._rows_of_ids(_ROWS, _ROWS_ON_POSTGRES, order)
+        rows = self._rows_of_ids(
+            _ROWS, _ROWS_ON_POSTGRES, order, most_metadata=MOST_LISTED_METADATA
+        )
         theirs: dict[str, tuple[ArtifactRow, ...]] = dict.fromkeys(order, ())
         for each in self._rows_of_ids(_ARTIFACTS, _ARTIFACTS_ON_POSTGRES, order):
             theirs[each.episode_id] += (row_as(ArtifactRow, each, arrays=None),)
@@ -164,16 +182,21 @@ class SearchQueries(EpisodeQueries):
                 "artifacts": theirs[row.id],
                 "replayed": False,
                 "policy_revision": revisions.get(row.policy_revision_id, UNSET),
+                **listed_metadata(row),
             }
 
-        return rows_as(EpisodeRow, rows, beside)
+        return rows_as(EpisodeRow, rows, beside), sum(row.metadata_bytes for row in rows)
 
     def _rows_of_ids(
-        self, statement: sa.Select[Any], on_postgres: sa.Select[Any], ids: Iterable[str]
+        self,
+        statement: sa.Select[Any],
+        on_postgres: sa.Select[Any],
+        ids: Iterable[str],
+        **bound: int,
     ) -> list[AnyRow]:
         """The rows of many episodes, by one statement that stays the same for any number."""
         chosen = on_postgres if self._is_postgres else statement
-        asked = {"org_id": self.org_id, "ids": json.dumps([*ids])}
+        asked = {"org_id": self.org_id, "ids": json.dumps([*ids]), **bound}
         return list(self._connection.execute(chosen, asked))
 
     def _run(self, query: _Places, limit: int) -> list[_Place]:
@@ -343,9 +366,9 @@ def _select_ids_on_postgres(column: sa.Column[str], columns: _Columns, most: int
 
 
 _EPISODE, _OF_EPISODE = tables.episodes.c.id, tables.artifacts.c.episode_id
-_ROWS = _select_ids(_EPISODE, tuple(tables.episodes.c))
+_ROWS = _select_ids(_EPISODE, LISTED_EPISODE)
 _ARTIFACTS = _select_ids(_OF_EPISODE, ARTIFACT_HEAD)
-_ROWS_ON_POSTGRES = _select_ids_on_postgres(_EPISODE, tuple(tables.episodes.c), 1)
+_ROWS_ON_POSTGRES = _select_ids_on_postgres(_EPISODE, LISTED_EPISODE, 1)
 _ARTIFACTS_ON_POSTGRES = _select_ids_on_postgres(_OF_EPISODE, ARTIFACT_HEAD, len(KINDS))
 
 
