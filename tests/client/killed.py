@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.leash import tie
+
 _STEPS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "socket.connect")
 _DONE = 0
 _FAILED = 3
@@ -39,6 +41,7 @@ class Mortals:
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         )
+        tie(self._process.pid)
         self.pid = 0
         """Of the work under way."""
 
@@ -52,6 +55,7 @@ class Mortals:
         self._process.stdin.write(line.encode() + b"\n")
         self._process.stdin.flush()
         self.pid = self._read()["pid"]
+        tie(self.pid)
 
     def end(self) -> Ended:
         ended = self._read()

@@ -22,6 +22,7 @@ from typing import Any, Self
 import httpx
 
 from tests.journeys.deployments import Deployment
+from tests.leash import tie
 
 _LIMIT_S = 60.0
 _PORTS = range(20_000, 30_000)
@@ -67,6 +68,7 @@ class Nursery:
                 env={**os.environ, **environment},
             )
         self.pid = self._process.pid
+        tie(self.pid)
         self._child: int | None = None
         assert self._heard() == "ready", self.log.read_text()
 
@@ -78,6 +80,7 @@ class Nursery:
         self._process.stdin.write(json.dumps(asked).encode() + b"\n")
         self._process.stdin.flush()
         self._child = int(self._heard())
+        tie(self._child)
 
     def run(self, *arguments: object) -> str:
         """What a command that ends well has printed."""

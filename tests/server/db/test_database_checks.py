@@ -67,6 +67,7 @@ def test_a_role_that_policies_do_not_hold_for_is_found(postgres_cluster: Postgre
         "ALTER TABLE episodes NO FORCE ROW LEVEL SECURITY",
         "ALTER TABLE episodes DISABLE ROW LEVEL SECURITY",
         "DROP POLICY tenant ON episodes",
+        "ALTER TABLE users NO FORCE ROW LEVEL SECURITY",
     ],
 )
 def test_a_table_that_was_opened_is_found(postgres_cluster: PostgresCluster, change: str) -> None:
@@ -75,7 +76,7 @@ def test_a_table_that_was_opened_is_found(postgres_cluster: PostgresCluster, cha
         connection.execute(change.encode())
     (finding,) = [each for each in examine_database(url) if not each.passed]
     assert finding.code == "no_row_level_security"
-    assert "episodes" in finding.detail
+    assert ("users" if "users" in change else "episodes") in finding.detail
 
 
 def test_a_clock_that_is_wrong_is_found(

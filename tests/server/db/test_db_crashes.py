@@ -14,6 +14,7 @@ import pytest
 
 from rollbook.server.db.open import open_database
 from rollbook.server.queries import EpisodeFilter, EpisodeRow
+from tests.leash import tie
 from tests.server.tenants import new_organisation
 
 _NURSERY = """
@@ -64,6 +65,7 @@ def test_no_acknowledged_episode_is_lost(database_url: str, tmp_path: Path, kill
     nursery = subprocess.Popen(
         [sys.executable, "-c", _NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
+    tie(nursery.pid)
     assert nursery.stdin is not None
     assert nursery.stdout is not None
     assert nursery.stdout.readline() == "ready\n"
@@ -77,6 +79,7 @@ def test_no_acknowledged_episode_is_lost(database_url: str, tmp_path: Path, kill
         nursery.stdin.write(f"{database_url} {org.org_id} {told}\n")
         nursery.stdin.flush()
         child = int(nursery.stdout.readline())
+        tie(child)
         deadline = time.monotonic() + 60
         while not (told.exists() and told.stat().st_size):
             assert time.monotonic() < deadline, "the writer never acknowledged an episode"

@@ -19,6 +19,7 @@ from rollbook.server.db.migrate import HEAD, current_revision, migrate
 from rollbook.server.db.open import postgres_url
 from rollbook.server.db.sqlite import make_private_file, sqlite_engine, sqlite_path
 from rollbook.server.db.tables import metadata
+from tests.leash import tie
 from tests.server.postgres_cluster import PostgresCluster
 
 REVISIONS = sorted(path.name[:4] for path in migrate_module._FOLDER.glob("versions/[0-9]*.py"))
@@ -156,6 +157,7 @@ def test_killed_at_any_moment_it_leaves_the_old_schema_or_the_new(
     nursery = subprocess.Popen(
         [sys.executable, "-c", _NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
+    tie(nursery.pid)
     assert nursery.stdin is not None
     assert nursery.stdout is not None
     assert nursery.stdout.readline() == "ready\n"
@@ -168,6 +170,7 @@ def test_killed_at_any_moment_it_leaves_the_old_schema_or_the_new(
         nursery.stdin.write(url + "\n")
         nursery.stdin.flush()
         child = int(nursery.stdout.readline())
+        tie(child)
         time.sleep(chance.uniform(0, 0.35))
         subprocess.run(["kill", "-9", str(child)], check=False, stderr=subprocess.DEVNULL)
         assert nursery.stdout.readline() == "dead\n"
