@@ -6,11 +6,14 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
+Resolve: TypeAlias = "Callable[[str, int], list[str]]"
+"""The addresses of a name and a port."""
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _resolvers = ThreadPoolExecutor(8, thread_name_prefix="webhook-names")
@@ -40,16 +43,22 @@ def checked_url(url: str, *, to_private: bool) -> SplitResult:
     return split
 
 
-async def addresses_of(host: str, port: int, *, to_private: bool) -> list[str]:
-    """All addresses of the URL. One that is not allowed is enough to refuse all."""
+def resolve(host: str, port: int) -> list[str]:
+    """Every address of a name, in the order in which to try them."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+async def addresses_of(
+    host: str, port: int, *, to_private: bool, resolve: Resolve = resolve
+) -> list[str]:
+    """All addresses of the URL, asked for once: whoever calls must use these and not ask again, because the name may
+    have another answer by then. One that is not allowed is enough to refuse all."""
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.run_in_executor(
-            _resolvers, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        )
+        addresses = await loop.run_in_executor(_resolvers, lambda: resolve(host, port))
     except (OSError, UnicodeError) as error:
         raise AddressRefused("its name cannot be resolved") from error
-    addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
     parsed = [ipaddress.ip_address(each.partition("%")[0]) for each in addresses]
     if not to_private and not all(map(is_public, parsed)):
         raise AddressRefused(_PRIVATE)

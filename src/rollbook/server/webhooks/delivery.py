@@ -17,7 +17,13 @@ from rollbook.server.context import ServerContext
 from rollbook.server.db.engine import NOBODY
 from rollbook.server.logs import frames_of
 from rollbook.server.queries import DeliveryRow, Scope, WebhookRow, organisation_ids
-from rollbook.server.webhooks.addresses import AddressRefused, addresses_of, checked_url
+from rollbook.server.webhooks.addresses import (
+    AddressRefused,
+    Resolve,
+    addresses_of,
+    checked_url,
+    resolve,
+)
 from rollbook.server.webhooks.secrets import SIGNATURE_HEADER, hash_of, secret_of, signature
 
 if TYPE_CHECKING:
@@ -55,8 +61,9 @@ async def keep_delivering(context: ServerContext) -> None:
 
 
 class Sender:
-    def __init__(self, context: ServerContext) -> None:
+    def __init__(self, context: ServerContext, resolve: Resolve = resolve) -> None:
         self._context = context
+        self._resolve = resolve
         self._under_way: dict[asyncio.Task[None], str] = {}
         self._turned_away: set[str] = set()
         self._http: httpx.AsyncClient | None = None
@@ -184,7 +191,9 @@ class Sender:
         split = checked_url(url, to_private=to_private)
         assert split.hostname is not None, "it was checked"
         port = split.port or (443 if split.scheme == "https" else 80)
-        addresses = await addresses_of(split.hostname, port, to_private=to_private)
+        addresses = await addresses_of(
+            split.hostname, port, to_private=to_private, resolve=self._resolve
+        )
         body = delivery.body.encode()
         headers = self._headers(delivery, secret, body)
         named = httpx.URL(url)

@@ -1,0 +1,142 @@
+"""Names of webhooks: every address of a name is checked, and exactly the checked ones are called."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rollbook.server.context import ServerContext
+from rollbook.server.db.columns import new_id
+from rollbook.server.db.eval_tables import DeliveryRow
+from rollbook.server.db.sqlite import SqliteDatabase
+from rollbook.server.webhooks.addresses import AddressRefused, addresses_of, resolve
+from rollbook.server.webhooks.delivery import Sender
+from rollbook.server.webhooks.secrets import hash_of, secret_of
+from tests.server.episodes.test_upkeep import Server
+from tests.server.receiver import Receiver
+from tests.server.tenants import Organisation, new_organisation
+
+_PUBLIC, _PUBLIC_V6 = "93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"
+
+
+def _asked(*addresses: str, to_private: bool = False) -> list[str]:
+    """For a name with these addresses."""
+    return asyncio.run(
+        addresses_of(
+            "hook.example", 443, to_private=to_private, resolve=lambda _host, _port: [*addresses]
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "private",
+    ["127.0.0.1", "10.0.0.7", "169.254.169.254", "::1", "fe80::1%eth0", "::ffff:192.168.0.1"],
+)
+def test_a_name_with_one_private_address_is_refused(private: str) -> None:
+    for addresses in (
+        (_PUBLIC, private),
+        (private, _PUBLIC),
+        (_PUBLIC, _PUBLIC_V6, private),
+        (private,),
+    ):
+        with pytest.raises(AddressRefused, match="not public"):
+            _asked(*addresses)
+    assert _asked(_PUBLIC, private, to_private=True) == [_PUBLIC, private]
+
+
+def test_a_name_with_public_addresses_gives_all_of_them_in_their_order() -> None:
+    assert _asked(_PUBLIC_V6, _PUBLIC) == [_PUBLIC_V6, _PUBLIC]
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.1", "2130706433", "0x7f000001", "0177.0.0.1"])
+def test_other_spellings_of_this_machine_lead_inside_too(host: str) -> None:
+    """By the resolver of the system."""
+    with pytest.raises(AddressRefused, match="not public"):
+        asyncio.run(addresses_of(host, 80, to_private=False))
+
+
+def test_a_name_that_cannot_be_resolved_is_refused() -> None:
+    def fail(_host: str, _port: int) -> list[str]:
+        raise OSError("no answer")
+
+    with pytest.raises(AddressRefused, match="resolved"):
+        asyncio.run(addresses_of("hook.example", 443, to_private=False, resolve=fail))
+    assert resolve("127.0.0.1", 80) == ["127.0.0.1"]
+
+
+# ------------------------------------------------------------------------------------------ rebinding
+
+
+def _queued(org: Organisation, server: Server, url: str) -> None:
+    webhook_id = new_id()
+    secret = secret_of(server.settings.secret, webhook_id, "salt")
+    row = {"id": webhook_id, "url": url, "events": ["e"], "salt": "salt"}
+    org.write(lambda scope: scope.create_webhook({**row, "secret_hash": hash_of(secret)}))
+    org.write(lambda scope: scope.announce("e", lambda _: "{}"))
+
+
+def _delivered(
+    org: Organisation, server: Server, *answers: list[str]
+) -> tuple[DeliveryRow, list[tuple[str, int]]]:
+    """One attempt with a resolver that gives another answer every time; and what it was asked."""
+    asked: list[tuple[str, int]] = []
+
+    def changing(host: str, port: int) -> list[str]:
+        asked.append((host, port))
+        return answers[len(asked) - 1]
+
+    def noted() -> DeliveryRow:
+        hook = org.read(lambda scope: scope.webhooks())[0]
+        return org.read(lambda scope: scope.deliveries(hook.id))[0][0]
+
+    async def attempt(context: ServerContext) -> DeliveryRow:
+        sender = Sender(context, changing)
+        try:
+            await sender.start_due(org.org_id)
+            async with asyncio.timeout(20):
+                while not (found := await asyncio.to_thread(noted)).tries:
+                    await asyncio.sleep(0.01)
+            return found
+        finally:
+            await sender.close()
+
+    return server.run(attempt), asked
+
+
+def test_the_connection_goes_to_the_address_that_was_checked(
+    sqlite_database: SqliteDatabase, tmp_path: Path
+) -> None:
+    """A name that leads elsewhere when it is asked for a second time leads nobody there: it is asked for once."""
+    receiver = Receiver()
+    port = int(receiver.url.rpartition(":")[2])
+    org = new_organisation(sqlite_database)
+    server = Server(sqlite_database, tmp_path, webhooks_to_private=True)
+    _queued(org, server, f"http://hook.example:{port}/told?x=1")
+    try:
+        told, asked = _delivered(org, server, ["127.0.0.1"], ["192.0.2.1"])
+        assert told.status == "delivered", told.tries
+        assert asked == [("hook.example", port)]
+        [received] = receiver.received
+        assert received.path == "/told?x=1"
+        assert received.headers["host"] == f"hook.example:{port}"
+    finally:
+        receiver.close()
+
+
+def test_a_name_that_was_public_when_it_was_made_and_is_private_now_is_not_called(
+    sqlite_database: SqliteDatabase, tmp_path: Path
+) -> None:
+    receiver = Receiver()
+    org = new_organisation(sqlite_database)
+    server = Server(sqlite_database, tmp_path)
+    _queued(org, server, f"http://hook.example:{receiver.url.rpartition(':')[2]}/")
+    try:
+        told, _ = _delivered(org, server, ["127.0.0.1", _PUBLIC])
+        assert told.status == "pending"
+        assert "not public" in told.tries[0]["error"]
+        assert "127.0.0.1" not in told.tries[0]["error"]
+        assert receiver.received == []
+    finally:
+        receiver.close()
