@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,12 +14,18 @@ import pytest
 
 from rollbook.contracts.wire.keys import SCOPES, KeyScope
 from rollbook.server.accounts.keys import new_api_key
+from rollbook.server.accounts.roles import machine, person
+from rollbook.server.context import Caller, ServerContext
 from rollbook.server.db.engine import Tenant
 from rollbook.server.db.open import open_database
+from rollbook.server.db.sqlite import SqliteDatabase
+from rollbook.server.http.responses import Problem
 from rollbook.server.queries import Scope
 from rollbook.server.settings import Settings
+from tests.server.episodes.test_upkeep import Server
 from tests.server.people import House, Person, house, join, web
 from tests.server.running import RunningServer
+from tests.server.tenants import new_organisation
 
 __all__ = ["house"]
 
@@ -114,6 +121,26 @@ def test_a_read_only_key_gets_no_upload_url_and_ends_no_upload(
     assert [part["number"] for part in robot.http.get(upload).json()["done"]] == [1]
     done = robot.http.post(f"{upload}/complete", json={"sha256": sha256})
     assert (done.status_code, done.json()["sha256"]) == (200, sha256)
+
+
+def test_a_caller_who_only_reads_writes_nothing_even_when_a_route_forgets_to_ask(
+    sqlite_database: SqliteDatabase, tmp_path: Path
+) -> None:
+    org = new_organisation(sqlite_database)
+    org.write(lambda scope: scope.create_key("Known00000", "hash", prefix="rv"))
+    readers = (
+        person(org.org_id, org.owner_id, "viewer"),
+        machine(org.org_id, "Known00000", "read"),
+    )
+    for caller in readers:
+
+        async def write(context: ServerContext, caller: Caller = caller) -> None:
+            await context.write(caller, lambda scope: scope.create_episode({}))
+
+        with pytest.raises(Problem) as refused:
+            Server(sqlite_database, tmp_path).run(write)
+        assert (refused.value.status, refused.value.code) == (403, "forbidden")
+    assert org.read(lambda scope: scope.quota_usage()).episodes == 0
 
 
 # -------------------------------------------------------------------------------------------- ingest
