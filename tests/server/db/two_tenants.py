@@ -52,7 +52,6 @@ RUN = {
     "metadata": {MARK: MARK},
     "gate": {MARK: MARK},
     "gate_digest": MARK,
-    "created_by": MARK,
 }
 REVISION = PolicyRevision(
     policy_family=MARK, revision_id=MARK, policy_digest=MARK, produced_at_ms=1
@@ -64,7 +63,6 @@ HOOK = {
     "salt": MARK,
     "created_by": MARK,
     "secret_hash": MARK,
-    "created_by": MARK,
 }
 
 
@@ -80,7 +78,6 @@ def fill(org: Organisation) -> Ids:
         values = dict.fromkeys((*_TEXTS, "created_by"), MARK)
         video = ("video", object_key, "video/mp4")
         more = {"policy_revision": REVISION, "seed": 4711, "tags": [MARK], "metadata": {MARK: MARK}}
-        values["created_by"] = MARK
         made = scope.create_episode({**values, **more}, [video], (MARK, MARK))
         waiting = {"rendition": "pending", "rendition_key": f"{MARK}/copy.mp4"}
         scope.set_artifact(made.id, "video", status="stored", size=4711, sha256=MARK, **waiting)
@@ -102,9 +99,7 @@ def fill(org: Organisation) -> Ids:
         policy = {"candidate_policy_revision_id": made.policy_revision_id}
         run = scope.create_eval_run({**RUN, **policy}, [made.id, archived.id], (MARK, MARK))
         scope.write_eval_results(run.id, [NewResult(made.id, "complete", {MARK: 1}, made.id)])
-        promoted = scope.promote_episode(
-            made.id, {"severity": "critical", "name": MARK, "created_by": MARK}
-        )
+        promoted = scope.promote_episode(made.id, {"severity": "critical", "name": MARK})
         assert promoted is not None
         scope.record_verification(promoted[0].id, MARK, {**PASSED, "eval_run_id": run.id})
         hook = scope.create_webhook({**HOOK, "id": new_id()})

@@ -1,4 +1,4 @@
-"""Names of webhooks: every address of a name is checked, and exactly the checked ones are called."""
+"""Calls of webhooks: every address of a name is checked, exactly the checked ones are called, and only 2xx accepts."""
 
 from __future__ import annotations
 
@@ -69,9 +69,11 @@ def test_a_name_that_cannot_be_resolved_is_refused() -> None:
 # ------------------------------------------------------------------------------------------ rebinding
 
 
-def _queued(org: Organisation, server: Server, url: str) -> None:
+def _queued(
+    org: Organisation, server: Server, url: str, server_secret: bytes | None = None
+) -> None:
     webhook_id = new_id()
-    secret = secret_of(server.settings.secret, webhook_id, "salt")
+    secret = secret_of(server_secret or server.settings.secret, webhook_id, "salt")
     row = {"id": webhook_id, "url": url, "events": ["e"], "salt": "salt"}
     org.write(lambda scope: scope.create_webhook({**row, "secret_hash": hash_of(secret)}))
     org.write(lambda scope: scope.announce("e", lambda _: "{}"))
@@ -138,5 +140,45 @@ def test_a_name_that_was_public_when_it_was_made_and_is_private_now_is_not_calle
         assert "not public" in told.tries[0]["error"]
         assert "127.0.0.1" not in told.tries[0]["error"]
         assert receiver.received == []
+    finally:
+        receiver.close()
+
+
+# ------------------------------------------------------------------------------------------- answers
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [(200, "delivered"), (204, "delivered"), (300, "pending"), (302, "pending"), (404, "pending")],
+)
+def test_only_an_answer_of_2xx_accepts_and_a_redirect_is_not_followed(
+    sqlite_database: SqliteDatabase, tmp_path: Path, status: int, outcome: str
+) -> None:
+    receiver = Receiver(lambda _: status)
+    org = new_organisation(sqlite_database)
+    server = Server(sqlite_database, tmp_path, webhooks_to_private=True)
+    _queued(org, server, f"{receiver.url}/told")
+    try:
+        told, _ = _delivered(org, server, ["127.0.0.1"])
+        assert told.status == outcome
+        assert told.tries[0]["status_code"] == status
+        assert [each.path for each in receiver.received] == ["/told"]
+    finally:
+        receiver.close()
+
+
+def test_a_server_with_another_secret_calls_nobody_and_says_why(
+    sqlite_database: SqliteDatabase, tmp_path: Path
+) -> None:
+    """It would sign with a secret that the receiver does not know."""
+    receiver = Receiver()
+    org = new_organisation(sqlite_database)
+    server = Server(sqlite_database, tmp_path, webhooks_to_private=True)
+    _queued(org, server, f"{receiver.url}/told", b"the secret of the server before" * 2)
+    try:
+        told, asked = _delivered(org, server, ["127.0.0.1"])
+        assert told.status == "pending"
+        assert "make it again" in told.tries[0]["error"]
+        assert (asked, receiver.received) == ([], [])
     finally:
         receiver.close()
