@@ -170,7 +170,7 @@ def test_what_names_nothing_stays_so(many: RolloutCollection) -> None:
 
 
 def test_every_row_id_of_the_schema_is_known() -> None:
-    own = {"source_row_id", "matched_gt_target_row_id"}
+    own = {"source_row_id", "matched_gt_target_row_id", "selector_target_row_id"}
     ids = {name for table in TABLES.values() for name in table.columns if name.endswith("_row_id")}
     assert ids - own <= set(ROW_IDS)
     offsets = {

@@ -60,12 +60,6 @@ def test_the_fast_path_says_what_the_plain_definition_says(
         )
 
 
-def test_a_view_of_several_blocks_is_the_view_of_one() -> None:
-    with written(list(make_records(1500, horizon=4, candidates=(2, 4)))) as reader:
-        assert reader.num_steps > 4096
-        assert_same(reader.q_h_view(), q_h_of(reader, 1.0))
-
-
 def test_another_gamma_changes_the_discount_and_nothing_else() -> None:
     with written(list(make_records(4, candidates=(2, 9))), discount_gamma=0.9) as reader:
         stored, rebuilt = reader.q_h_view(), reader.q_h_view(discount_gamma=0.5)

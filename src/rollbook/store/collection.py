@@ -41,7 +41,8 @@ ROW_IDS: Mapping[str, str] = {
     "td_selected_candidate_row_id": "candidates",
     "crop_row_id": "target_eval_crops",
 }
-"""Column → the table whose rows it names. `source_row_id` and `matched_gt_target_row_id` are ids of the source."""
+"""Column → the table whose rows it names. `source_row_id`, `matched_gt_target_row_id` and `selector_target_row_id` are
+ids of the source."""
 
 SHARED_ATTRS = (
     "schema_id",

@@ -49,6 +49,8 @@ _BLOCK_ROWS = 1 << 16
 """Number of candidates that are collected before they are written."""
 _BLOCK_BYTES = 64 << 20
 """Bytes of images and points that collected records may keep in memory."""
+_BLOCK_STEPS = 4096
+"""Number of steps, rounded up to complete chains, whose derived views are computed at one time."""
 _CLOSED = {
     "new": "the writer is not open: use it in a `with` block",
     "failed": "writing failed before, so nothing can be added or finished; start again",
@@ -398,14 +400,13 @@ def _candidate_rows(steps: Mapping[str, Array]) -> slice:
 
 
 def _chain_blocks(rollouts: Mapping[str, Array], num_steps: int) -> Iterator[tuple[int, int]]:
-    """Step ranges of complete chains, a few thousand steps each."""
-    per_block = 4096
+    """Step ranges of complete chains: the return of a step needs the later steps of its chain."""
     ends = np.unique(rollouts["step_offset"] + rollouts["num_steps"])
     first = 0
     if not num_steps:
         yield 0, 0  # the columns must exist even without rows
     while first < num_steps:
-        at = int(np.searchsorted(ends, first + per_block, side="left"))
+        at = int(np.searchsorted(ends, first + _BLOCK_STEPS, side="left"))
         end = int(ends[min(at, len(ends) - 1)])
         yield first, end
         first = end
