@@ -217,17 +217,31 @@ def test_300_half_open_connections_keep_nobody_out(server: Served) -> None:
 
 def test_connections_at_work_are_left_alone_and_one_too_many_is_refused(server: Served) -> None:
     uploads = [upload_url(server) for _ in range(_PER_ADDRESS)]
-    size = 100 * _RATE
+    piece, pieces = b"x" * 10 * _RATE, 20
+    begun, refused = threading.Event(), threading.Event()
+
+    def upload_all(opened: list[socket.socket]) -> None:
+        for sent in range(1, pieces + 1):
+            for connection in opened:
+                connection.sendall(piece)
+            begun.set()
+            if sent == pieces - 1:
+                refused.wait(_PATIENCE_S)
+            time.sleep(0.05)
+
     with ExitStack() as stack:
         opened = [stack.enter_context(connected(server)) for _ in uploads]
         for connection, url in zip(opened, uploads, strict=True):
-            connection.sendall(put_head(url, size) + b"x" * 10 * _RATE)
-        time.sleep(0.1)
-        with connected(server) as refused:
-            refused.sendall(_GET)
-            assert problem(until_closed(refused)) == (503, "too_many_connections")
+            connection.sendall(put_head(url, pieces * len(piece)))
+        thread = threading.Thread(target=upload_all, args=(opened,))
+        thread.start()
+        begun.wait(_PATIENCE_S)
+        with connected(server) as one_more:
+            one_more.sendall(_GET)
+            assert problem(until_closed(one_more)) == (503, "too_many_connections")
+        refused.set()
+        thread.join()
         for connection in opened:
-            connection.sendall(b"x" * (size - 10 * _RATE))
             assert connection.recv(_MB).startswith(b"HTTP/1.1 200")
         assert is_answered(server), "they are idle now and make room"
 
@@ -259,13 +273,13 @@ def test_a_body_that_hardly_moves_is_given_up(server: Served) -> None:
 
 
 def test_a_slow_upload_that_keeps_moving_is_taken_whole(server: Served) -> None:
-    """A robot on a bad link: three times the minimum, over twice the window, with pauses."""
-    pieces = [b"x" * int(_RATE * _WINDOW_S)] * 6
+    """A robot on a bad link: it takes twice the window, with pauses."""
+    pieces = [b"x" * int(_RATE * _WINDOW_S)] * 10
     with connected(server) as connection:
         connection.sendall(put_head(upload_url(server), sum(map(len, pieces))))
         for piece in pieces:
             connection.sendall(piece)
-            time.sleep(_WINDOW_S / 3)
+            time.sleep(_WINDOW_S / 5)
         assert connection.recv(_MB).startswith(b"HTTP/1.1 200")
 
 

@@ -178,7 +178,8 @@ class ClientConnection(HttpToolsProtocol):
         self._door = door
         self._limits = door.limits
         self._heard_at = self.loop.time()
-        self._received = 0
+        self._received = self._received_before = 0
+        """Bytes, now and before the last ones."""
         self._part = _Part.HEAD
         self._heads = 0
         self._head_since = self._heard_at
@@ -213,7 +214,7 @@ class ClientConnection(HttpToolsProtocol):
                 self.transport.abort()
             return
         self._heard_at = self.loop.time()
-        self._received += len(data)
+        self._received_before, self._received = self._received, self._received + len(data)
         if self._part is _Part.NOTHING:
             self._expect_head()
         if self._part is _Part.HEAD and len(data) > self._head_left:
@@ -252,7 +253,8 @@ class ClientConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._part = _Part.BODY
         self._beside_body = 0
-        self._sending = _Progress(self.loop.time(), self._received)
+        # the beginning of the body comes with the head
+        self._sending = _Progress(self.loop.time(), self._received_before)
         if len(self.pipeline) >= _MOST_PIPELINED:
             self.end()
             return
