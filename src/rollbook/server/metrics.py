@@ -232,13 +232,12 @@ def check_address(address: tuple[str, int], taken: tuple[str, int]) -> None:
         message = f"metrics: {host}:{port} is where the API is served; choose another --metrics"
         raise ConfigurationError(message=message)
     try:
-        socket.create_server(address, family=_family(host)).close()
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen()
     except OSError as error:
         raise _unusable(address, error) from error
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _unusable(address: tuple[str, int], error: OSError) -> ConfigurationError:

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from rollbook.errors import BlobStoreUnavailable, ConfigurationError
+from rollbook.server.blobs import s3_blobs
 from rollbook.server.blobs.interface import BlobStore
 from rollbook.server.blobs.open import open_blobs
 from rollbook.server.blobs.s3_blobs import s3_client
@@ -25,6 +26,7 @@ from tests.server.blob_servers import (
     BadLine,
     Served,
     free_port,
+    frozen,
     rclone_server,
 )
 
@@ -381,3 +383,46 @@ async def test_a_port_nobody_listens_on_is_unavailable_soon() -> None:
     with pytest.raises(BlobStoreUnavailable, match="does not answer"):
         await asyncio.wait_for(blobs.check(), 10)
     await blobs.close()
+
+
+# ------------------------------------------------------------------------------- a frozen S3 (SIGSTOP)
+
+
+@pytest.fixture
+async def two_threads(rclone: Served, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BlobStore]:
+    """Each waits for one second at a time."""
+    monkeypatch.setattr(s3_blobs, "_REQUESTS_AT_ONCE", 2)
+    monkeypatch.setattr(s3_blobs, "_READ_S", 1.0)
+    store = opened(rclone.url)
+    yield store
+    await store.close()
+
+
+async def test_every_call_to_a_frozen_server_is_given_up_in_time_and_its_thread_is_free_again(
+    two_threads: BlobStore, rclone: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(two_threads, b"stored")
+    with frozen(rclone), monkeypatch.context() as patch:
+        patch.setattr(s3_blobs, "_LONGEST_CALL_S", 0.3)
+        calls = [two_threads.check() for _ in range(4)]
+        answers = await asyncio.gather(*calls, put(two_threads, b"x"), return_exceptions=True)
+        assert [type(each) for each in answers] == [BlobStoreUnavailable] * 5
+    await two_threads.check()
+    assert await two_threads.sha256(KEY) in map(sha256_of, (b"stored", b"x"))
+
+
+def sha256_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+async def test_a_download_from_a_server_that_freezes_is_given_up(
+    two_threads: BlobStore, rclone: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(two_threads, noise(32 << 20))
+    body = await two_threads.read(KEY)
+    await anext(body)
+    with frozen(rclone), monkeypatch.context() as patch:
+        patch.setattr(s3_blobs, "_LONGEST_CALL_S", 0.3)
+        with pytest.raises(BlobStoreUnavailable):
+            [chunk async for chunk in body]
+    await two_threads.check()
