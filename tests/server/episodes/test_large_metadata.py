@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from rollbook.client import Client
+from rollbook.client import AsyncClient, Client
+from rollbook.errors import ConfigurationError
+from rollbook.evals.baselines import look_up
 from tests.server.fixtures import StartServer
 from tests.server.running import RunningServer
 
@@ -114,3 +117,27 @@ def test_the_sdk_reads_metadata_that_a_list_left_out(client: Client, large: list
     assert found.record.metadata == {}
     assert len(found.metadata["log"]) == LARGE
     assert found.record.metadata is found.metadata
+
+
+def test_the_async_sdk_says_how_to_read_metadata_that_a_list_left_out(
+    server: RunningServer, large: list[str], tmp_path: Path
+) -> None:
+    async def read() -> int:
+        options: dict[str, Any] = {"cache": tmp_path / "cache", "verbose": False}
+        async with AsyncClient(
+            api_key=server.api_key, base_url=server.base_url, **options
+        ) as client:
+            [found] = [each async for each in client.episodes(name="e08")]
+            with pytest.raises(ConfigurationError, match=r"await read_metadata\(\)"):
+                _ = found.metadata
+            assert (await found.read_metadata())["kind"] == "large"
+            return len(found.metadata["log"])
+
+    assert asyncio.run(read()) == LARGE
+
+
+def test_a_replay_knows_all_metadata_of_its_baseline(client: Client, large: list[str]) -> None:
+    [ticket] = look_up(client, large[:1])
+    assert ticket.record is not None
+    assert ticket.record.metadata_truncated
+    assert len(ticket.fetch(client, ()).metadata["log"]) == LARGE
