@@ -310,6 +310,19 @@ def test_what_is_due_is_taken_by_one_and_again_when_the_lease_is_over(
     assert {each.status for each in found} == {"pending"}
 
 
+def test_what_waits_in_another_organisation_takes_no_place_from_ones_own(
+    shared_database: Database,
+) -> None:
+    row = {"url": "http://x", "events": ["e"], "salt": "s", "secret_hash": "h"}
+    other, own = organisation_in(shared_database), organisation_in(shared_database)
+    for org, count in ((other, 5), (own, 1)):
+        org.write(lambda scope: scope.create_webhook({**row, "id": new_id()}))
+        for _ in range(count):
+            org.write(lambda scope: scope.announce("e", lambda _: "body"))
+    assert len(own.write(lambda scope: scope.take_deliveries(10**9, 4))) == 1
+    assert len(other.write(lambda scope: scope.take_deliveries(10**9, 100))) == 5
+
+
 def test_one_whose_lease_ran_out_does_not_overrule_the_next(shared_database: Database) -> None:
     org = organisation_in(shared_database)
     row = {"url": "http://x", "events": ["e"], "salt": "s", "secret_hash": "h"}
