@@ -242,7 +242,7 @@ class ClientConnection(HttpToolsProtocol):
     def _expect_head(self) -> None:
         self._part = _Part.HEAD
         self._heads += 1
-        self._head_since = self.loop.time()
+        self._head_since = self._heard_at
         self._head_left = MOST_HEAD_BYTES
 
     def on_message_begin(self) -> None:
@@ -254,7 +254,7 @@ class ClientConnection(HttpToolsProtocol):
         self._part = _Part.BODY
         self._beside_body = 0
         # the beginning of the body comes with the head
-        self._sending = _Progress(self.loop.time(), self._received_before)
+        self._sending = _Progress(self._heard_at, self._received_before)
         if len(self.pipeline) >= _MOST_PIPELINED:
             self.end()
             return
