@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -507,6 +509,57 @@ def test_a_stream_of_records_takes_little_memory(tmp_path: Path) -> None:
     candidates, mebibytes = map(int, run.stdout.split())
     assert candidates == 300_000
     assert mebibytes < 400
+
+
+def arrays_in(part: Any) -> Iterator[np.ndarray[Any, Any]]:
+    """Every array of a record, at any depth."""
+    if isinstance(part, np.ndarray):
+        yield part
+    elif isinstance(part, tuple):
+        for each in part:
+            yield from arrays_in(each)
+    elif isinstance(part, dict):
+        yield from arrays_in(tuple(part.values()))
+    elif dataclasses.is_dataclass(part):
+        yield from arrays_in(tuple(getattr(part, each.name) for each in fields(part)))
+
+
+@pytest.mark.parametrize("way", ["writable", "read-only view"])
+def test_arrays_that_are_used_again_after_append_change_nothing(tmp_path: Path, way: str) -> None:
+    """A generator may write its next record into the same memory."""
+    options: Any = {"selected_depth_enabled": True, "target_eval_crops_enabled": True}
+    stored = []
+    for changes in (False, True):
+        with RolloutStoreWriter(config(tmp_path / str(changes), **options)) as writer:
+            for record in copy.deepcopy(spec_fixture_records()):
+                memory = list(arrays_in(record))
+                given = record
+                if way == "read-only view":
+                    views = {id(each): each[...] for each in memory}
+                    for view in views.values():
+                        view.flags.writeable = False
+                    given = with_arrays(record, views)
+                writer.append(given)
+                for array in memory if changes else ():
+                    array[...] = 1
+            stored.append(writer.finish())
+    first, second = (RolloutZarrStoreReader(each.store_dir) for each in stored)
+    payloads = [each.store_manifest.payload["content_sha256"] for each in (first, second)]
+    assert payloads[0] == payloads[1]
+
+
+def with_arrays(part: Any, arrays: dict[int, Any]) -> Any:
+    """The record with other arrays in the place of its own."""
+    if isinstance(part, np.ndarray):
+        return arrays[id(part)]
+    if isinstance(part, tuple):
+        return tuple(with_arrays(each, arrays) for each in part)
+    if isinstance(part, dict):
+        return {name: with_arrays(each, arrays) for name, each in part.items()}
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        names = [each.name for each in fields(part)]
+        return replace(part, **{name: with_arrays(getattr(part, name), arrays) for name in names})
+    return part
 
 
 def test_gathered_records_do_not_hold_on_to_their_images(

@@ -38,10 +38,12 @@ def read_only(array: AnyArray, dtype: np.dtype[Any] | None = None) -> AnyArray:
 
     With `dtype`, numbers are converted; one that does not fit becomes infinite or wraps, so the caller checks first.
     """
-    wanted = array.dtype if dtype is None else dtype
-    if array.dtype == wanted and array.flags.c_contiguous and is_read_only(array):
+    if dtype is not None and array.dtype != dtype:
+        with np.errstate(over="ignore", invalid="ignore"):
+            copied = np.array(array, dtype, order="C")
+    elif is_read_only(array) and array.flags.c_contiguous:
         return array
-    with np.errstate(over="ignore", invalid="ignore"):
-        copied = np.array(array, wanted, order="C", copy=True)
+    else:
+        copied = np.array(array, order="C")
     copied.flags.writeable = False
     return copied

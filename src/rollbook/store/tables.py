@@ -7,6 +7,7 @@ once and handed out in blocks; sources, targets, chains and words stay in memory
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from rollbook.contracts.lineage import RolloutLineage
 from rollbook.contracts.policy import PolicyRevision, merged, revision_conflict
+from rollbook.contracts.read_only import read_only
 from rollbook.contracts.reasons import VALID_BITSET, primary_target_reasons
 from rollbook.store.candidate_columns import (
     AddedRecord,
@@ -30,6 +32,7 @@ from rollbook.store.lineage_rows import (
     known_fields,
     lineage_values,
 )
+from rollbook.store.own_steps import own_steps
 from rollbook.store.record_checks import checked_steps, feature_count, invalid_value
 from rollbook.store.records import RolloutChain, RolloutStep, RolloutZarrRecord
 from rollbook.store.schema import DICTIONARIES, TABLES, Column
@@ -94,7 +97,7 @@ class StoreTables:
     # ---------------------------------------------------------------------------------- appending
 
     def add(self, record: RolloutZarrRecord) -> AddedRecord:
-        """Check the record, give ids to its rows and keep it until `flush`. A refusal changes nothing."""
+        """Check the record, give ids to its rows and keep a copy until `flush`. A refusal changes nothing."""
         steps = checked_steps(record, self.feature_count)
         shells = joined_shells(record, steps)
         lineages = [record.lineage_for_chain(chain) for chain in range(len(record.result.chains))]
@@ -108,7 +111,9 @@ class StoreTables:
             self.policy_revisions[revision.policy_digest] = revision
         self._add_source(source_row_id, record.lineage)
         target_row_id = self._add_target(source_row_id, record.lineage)
-        added = self._give_ids(record, steps, shells, source_row_id, target_row_id)
+        root = read_only(record.result.root_pose_world)
+        record = replace(record, result=replace(record.result, root_pose_world=root))
+        added = self._give_ids(record, own_steps(steps), shells, source_row_id, target_row_id)
         self._add_chains(added, lineages)
         self._pending.append(added)
         self._count(added)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.contracts.read_only import read_only
 from rollbook.digest import checksum
 from rollbook.errors import ConfigurationError, InvalidValue, StorageError
 from rollbook.files import write_errors
@@ -160,10 +161,10 @@ class RolloutStoreWriter:
         if not depths:
             return
         for depth in depths:
-            self._depth_column("depth_m").append(
-                partial(stored_depth, depth.depth_m, depth.valid_mask)
-            )
-            self._depth_column("valid_mask").append(partial(np.asarray, depth.valid_mask))
+            # the pool encodes them later, when the caller may have drawn the next image into the same memory
+            image, mask = read_only(depth.depth_m), read_only(depth.valid_mask)
+            self._depth_column("depth_m").append(partial(stored_depth, image, mask))
+            self._depth_column("valid_mask").append(partial(np.asarray, mask))
         selected = [step.selected_shell_index for step in added.steps]
         rows = {
             "step_row_id": added.first_step + np.arange(len(depths)),

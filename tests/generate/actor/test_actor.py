@@ -293,6 +293,17 @@ def test_ways_are_blocked_by_what_is_occupied_and_not_by_what_is_unknown() -> No
     assert clearance == pytest.approx([0.0, 0.2, 0.4, np.nan, 0.4], nan_ok=True)
 
 
+def test_the_end_of_a_way_counts_as_much_as_the_rest_of_it() -> None:
+    """Only the last sample of each way, and only its last voxel, is near or in what is occupied."""
+    known = ActorMap.from_view(a_view(AT_ORIGIN, [[0.05, 0.05, 1.05]]))
+    start = [0.05, 0.05, 0.05]
+    ends = [[0.05, 0.05, 1.01], [0.05, 0.05, 0.95], [0.05, 0.05, 0.55]]
+    assert known.path_hits(start, ends).tolist() == [True, False, False]
+    for samples in (1, 2, 3):
+        clearance = known.path_clearance(start, ends, samples, 2.0)
+        assert clearance == pytest.approx([0.0, 0.1, 0.5])
+
+
 def test_the_voxel_one_stands_in_does_not_block_the_way() -> None:
     known = ActorMap.from_view(a_view(AT_ORIGIN, [[0.05, 0.05, 0.05]]))
     assert known.path_hits([0.02, 0.02, 0.02], [[0.5, 0.5, 0.5]]).tolist() == [False]

@@ -160,6 +160,46 @@ def test_a_body_keeps_its_distance_from_the_mesh(gap: float, expected: set[str])
     assert checked.diagnostics["mesh_distance_m"][0] == pytest.approx(gap, abs=1e-5)
 
 
+class AtDistance:
+    """Everything is exactly so far away from a surface, and no path crosses one."""
+
+    def __init__(self, distance_m: float) -> None:
+        self._distance_m = distance_m
+        self.bounds = np.array([[0.0, 0.0, 0.0], [4.0, 4.0, 3.0]])
+
+    def distance(self, points: Array, bound: float, /) -> Array:
+        return np.full(len(points), self._distance_m)
+
+    def path_clearance(self, start: Array, ends: Array, samples: int, bound: float, /) -> Array:
+        return np.full(len(ends), self._distance_m)
+
+    def path_hits(self, start: Array, ends: Array, /) -> NDArray[np.bool_]:
+        return np.zeros(len(ends), np.bool_)
+
+
+@pytest.mark.parametrize(
+    ("distance_m", "expected"),
+    [
+        (0.0625, {"COLLISION_MESH", "CLEARANCE_TOO_SMALL", "PATH_SEGMENT_COLLISION"}),
+        (0.125, {"CLEARANCE_TOO_SMALL", "PATH_SEGMENT_COLLISION"}),
+        (0.1875, {"CLEARANCE_TOO_SMALL"}),
+        (0.25, {"CLEARANCE_TOO_SMALL"}),
+        (0.2500001, {"VALID"}),
+    ],
+)
+def test_a_body_may_touch_its_radius_and_has_to_be_farther_than_the_least_distance(
+    distance_m: float, expected: set[str]
+) -> None:
+    """At the limit itself: a sphere that only touches does not collide; a clearance that is only met is too small."""
+    rules = msgspec.structs.replace(
+        ANY_MOTION, body_radius_m=0.125, step_clearance_m=0.1875, min_distance_to_mesh_m=0.25
+    )
+    world = AtDistance(distance_m)
+    poses = proposed(looking_ahead([2.0, 2.0, 1.5]))
+    checked = check_shell(poses, REFERENCE, world, rules, target_box=None, camera=CAMERA)
+    assert reasons(checked.bitset) == expected
+
+
 def test_a_collision_is_too_little_clearance_whatever_clearance_is_asked_for() -> None:
     rules = msgspec.structs.replace(ANY_MOTION, min_distance_to_mesh_m=0.01, step_clearance_m=0.0)
     checked = check(looking_ahead([3.0, 1.0, 0.85]), rules)

@@ -361,6 +361,22 @@ def test_by_hash_shares_hold_on_average_and_follow_the_seed() -> None:
     assert one.split_manifest_hash != two.split_manifest_hash
 
 
+@given(st.sets(st.text("abcde", min_size=1, max_size=3), max_size=30), st.randoms(), st.data())
+@settings(max_examples=50, deadline=None)
+def test_splits_do_not_depend_on_the_order_of_scenes(
+    ids: set[str], random: Any, data: st.DataObject
+) -> None:
+    method = data.draw(st.sampled_from(SplitMethod))
+    config = SplitConfig(method=method, train=0.5, val=0.25, test=0.25, seed=3)
+    ordered = sorted(ids)
+    named = data.draw(st.lists(st.sampled_from(ordered))) if ids else []
+    given_splits = dict.fromkeys(named, "test")
+    shuffled = list(ordered)
+    random.shuffle(shuffled)
+    turned = dict(reversed(given_splits.items()))
+    assert assign_splits(shuffled, config, turned) == assign_splits(ordered, config, given_splits)
+
+
 def test_given_splits_are_kept_and_named() -> None:
     splits = assign_splits(["a", "b", "c"], SplitConfig(), {"b": "test", "not there": "val"})
     assert splits.test == ["b"]
