@@ -14,7 +14,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,14 @@ from rollbook.errors import (
 from rollbook.store.collection import RolloutCollection
 from rollbook.store.manifest import content_sha256, group_metadata, json_bytes, manifest_sha256
 from rollbook.store.reader import RolloutZarrStoreReader
-from rollbook.store.remote import SIDECAR, _Remote, default_cache_dir, open_store, publish_store
+from rollbook.store.remote import (
+    SIDECAR,
+    RemoteFiles,
+    _Remote,
+    default_cache_dir,
+    open_store,
+    publish_store,
+)
 from rollbook.store.writer import write_rollout_zarr_store
 from tests.store.synthetic import make_records
 from tests.store.test_collection import write_store
@@ -258,6 +266,34 @@ def test_readers_travel_and_fork(
         assert child.exitcode == 0
     total = expected.array("candidates/sampler_probability").sum()
     assert [results.get(), results.get()] == [total, total]
+
+
+def test_what_another_process_fetched_meanwhile_is_not_fetched_again(
+    memory: str, stores: list[Path], tmp_path: Path
+) -> None:
+    """It looks once more when it has the lock: the files are then there, and no longer at the URL."""
+    publish_store(stores[0], memory)
+    fetch = open_store(memory, cache_dir=tmp_path).fetch
+    assert isinstance(fetch, RemoteFiles)
+    take_lock, at_the_lock = fetch._locked, threading.Event()
+
+    @contextmanager
+    def locked() -> Iterator[None]:
+        at_the_lock.set()
+        with take_lock():
+            yield
+
+    fetch._locked = locked  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as pool:
+        with take_lock():  # as another process would
+            fetched = pool.submit(fetch, "steps")
+            assert at_the_lock.wait(60)
+            shutil.copytree(stores[0] / "steps", fetch.folder / "steps", dirs_exist_ok=True)
+            fsspec.filesystem("memory").rm(f"{memory}/steps", recursive=True)
+        fetched.result()
+    opened_again = open_store(memory, cache_dir=tmp_path)
+    expected = RolloutZarrStoreReader(stores[0]).array("steps/step_index")
+    assert same(opened_again.array("steps/step_index"), expected)
 
 
 # -------------------------------------------------------------------------- what can be wrong with it

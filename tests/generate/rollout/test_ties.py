@@ -11,6 +11,7 @@ import pytest
 
 from rollbook.generate.rollout.loop import RolloutEngine
 from rollbook.generate.rollout.nodes import NodeEvaluator, RolloutTask
+from rollbook.generate.rollout.policies import CounterfactualSelectionPolicy
 from rollbook.generate.rollout.recipes import RolloutRecipeConfig
 from rollbook.generate.rollout.scorers import Scorer
 from rollbook.generate.row_rollouts import RowRoller
@@ -53,9 +54,9 @@ def other_labels(seed: int) -> Iterator[None]:
 def choices(task: RolloutTask, scorer: str, **options: Any) -> list[list[int]]:
     recipe = RolloutRecipeConfig(
         name="tied",
-        selection_policy="oracle_greedy",
+        selection_policy=CounterfactualSelectionPolicy.ORACLE_GREEDY,
         scorer=scorer,
-        **options,  # type: ignore[arg-type]
+        **options,
     )
     result = RolloutEngine(task).run(recipe)
     return [[step.selected_shell_index for step in chain.steps] for chain in result.chains]
