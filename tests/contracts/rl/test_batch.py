@@ -17,13 +17,16 @@ from rollbook import errors
 from rollbook.contracts import (
     COMPATIBLE,
     ContractRules,
+    OffPolicyBudget,
     RolloutArtifact,
     RolloutProofKind,
     RolloutTable,
     TrainerBatch,
+    admit,
     open_table,
     save_table,
 )
+from rollbook.contracts.rl.batch import with_digests
 from tests.factories import artifact, checkpoint, proof, revision, samples, table
 
 
@@ -344,6 +347,15 @@ def test_records_are_frozen_and_hashable() -> None:
     assert isinstance(artifact("a"), RolloutArtifact)
 
 
+def test_a_batch_has_a_digest_for_every_rollout() -> None:
+    """Also when every digest was computed again by someone who knows the recipe."""
+    batch = assemble(table([3, 4]))
+    fewer = msgspec.structs.replace(batch, rollout_digests=batch.rollout_digests[:1])
+    with pytest.raises(errors.DigestMismatch) as caught:
+        with_digests(fewer).verify()
+    assert caught.value.field == "rollout_count"
+
+
 # ------------------------------------------------------------- rollouts made under weaker rules
 
 WEAKER: dict[str, tuple[dict[str, Any], str]] = {
@@ -385,6 +397,24 @@ def test_strict_assembly_refuses_rollouts_made_under_compatible_rules(
     assert code in [problem.code for problem in TrainerBatch.report(**fields)]
     assert TrainerBatch.report(**fields, rules=COMPATIBLE) == []
     assert TrainerBatch.assemble(**fields, rules=COMPATIBLE).rollout_count == len(rollouts)
+
+
+@pytest.mark.parametrize("name", WEAKER)
+def test_strict_admission_refuses_rollouts_made_under_compatible_rules(name: str) -> None:
+    changes, code = WEAKER[name]
+    weak = artifact(**{"artifact_id": "weak", **changes}, rules=COMPATIBLE).table
+    fields: dict[str, Any] = {
+        "target_revision": revision(9),
+        "budget": OffPolicyBudget(max_rollout_age_ms=1000),
+        "run_id": "run",
+        "stage_id": "stage",
+        "window_id": "window",
+        "observed_at_ms": 1200,
+    }
+    with pytest.raises(errors.Refusal) as caught:
+        admit(weak, **fields)
+    assert caught.value.code == code
+    assert len(admit(weak, **fields, rules=COMPATIBLE).receipts()) == 1
 
 
 def test_each_rule_of_a_batch_is_checked_on_its_own() -> None:

@@ -609,6 +609,13 @@ def test_a_report_lists_every_problem_in_order() -> None:
     assert RolloutTable.report(**table_fields([2, 1])) == []
 
 
+def test_a_rollout_without_samples_is_not_called_masked_as_well() -> None:
+    fields = table_fields([0, 2])
+    fields["samples"]["loss_mask"] = [0, 0]
+    codes = [problem.code for problem in RolloutTable.report(**fields)]
+    assert codes == ["empty_rollout_samples", "all_samples_masked"]
+
+
 def test_a_report_on_columns_that_do_not_fit_says_so() -> None:
     report = RolloutTable.report(**table_fields([2, 1], worker_id=["w"]))
     assert [problem.code for problem in report] == ["column_length_mismatch"]
@@ -694,6 +701,8 @@ def test_a_forged_proof_is_refused() -> None:
     )
     with pytest.raises(errors.InvalidProof):
         verify_proof(forged, some[2], some.root)
+    with pytest.raises(errors.InvalidProof, match="the proof is for"):
+        verify_proof(shown, some[1], some.root)
     garbled = type(shown)(
         root=shown.root, index=2, count=4, content_digest=shown.content_digest, path=("zz",)
     )

@@ -243,6 +243,30 @@ def test_a_forged_file_is_refused_and_never_crashes(case: str, path: Path) -> No
         open_table(path, verify="bytes")
 
 
+def test_two_columns_cannot_be_the_same_bytes(path: Path) -> None:
+    """Sizes and checksums fit; only the place is that of another column."""
+
+    def shared(header: Any, data: bytearray) -> None:
+        reward, logprob = buffer(header, "samples.reward"), buffer(header, "samples.logprob")
+        reward.update(offset=logprob["offset"], checksum=logprob["checksum"])
+
+    save_table(rich_table(), path)
+    forged(path, shared)
+    with pytest.raises(errors.NotATable, match=r"'samples\.reward' is misplaced"):
+        open_table(path)
+
+
+def test_bytes_that_belong_to_no_column_are_refused(path: Path) -> None:
+    def longer(header: Any, data: bytearray) -> None:
+        header["data_size"] += 64
+        data.extend(bytes(64))
+
+    save_table(rich_table(), path)
+    forged(path, longer)
+    with pytest.raises(errors.NotATable, match="belong to no buffer"):
+        open_table(path)
+
+
 def test_consistent_bytes_with_wrong_digests_are_found_by_full_verification(path: Path) -> None:
     save_table(rich_table(), path)
     forged(path, lambda h, d: overwrite(h, d, "samples.reward", struct.pack("<f", 7.0)))
