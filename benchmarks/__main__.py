@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 
 import numpy as np
 
@@ -42,6 +43,10 @@ def main() -> None:
     print("claims:")
     for claim in claims:
         print(claim)
+    unmeasured = sum(claim.value is None for claim in claims)
+    met = sum(claim.met for claim in claims)
+    print(f"{met} met, {len(claims) - met - unmeasured} missed, {unmeasured} not measured")
+    sys.exit(met < len(claims))
 
 
 main()

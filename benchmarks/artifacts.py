@@ -1,9 +1,9 @@
 """Artifacts over HTTP: one large file up and down through our signed routes, against a bare endpoint that only copies.
 
 Ours is `rollbook serve` as an operator starts it. The bare one is the least that an ASGI server can do: it writes what
-it receives to a file, syncs it as we do, and reads it back; no signature, no digest, no promise that half a file is
-never seen. Both use the same disk and the same event loop, and take turns. An upload is of a new file on both sides:
-what the turn before left is removed first, so that neither pays for making room.
+it receives to a file, syncs it as we do, and reads it back in blocks as large as ours; no signature, no digest, no
+promise that half a file is never seen. Both use the same disk and the same event loop, and take turns. An upload is of
+a new file on both sides: what the turn before left is removed first, so that neither pays for making room.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from benchmarks.servers import Server, rollbook_server
 from benchmarks.stores import scratch
 from benchmarks.timing import Claim
+from rollbook.server.blobs.files import _CHUNK
 from rollbook.server.blobs.signing import Grant, UrlSigner
 from rollbook.server.settings import Settings
 
@@ -53,7 +54,7 @@ async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": [length]})
     if size:
         with open(path, "rb") as file:
-            while chunk := file.read(1 << 19):
+            while chunk := file.read(int(sys.argv[3])):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
     await send({"type": "http.response.body"})
 
@@ -159,7 +160,7 @@ def _download(port: int, path: str, source: Path) -> None:
 def _bare(path: Path) -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])
-    process = subprocess.Popen([sys.executable, "-c", _BARE, str(port), str(path)])
+    process = subprocess.Popen([sys.executable, "-c", _BARE, str(port), str(path), str(_CHUNK)])
     try:
         _wait_for(port, process)
         yield port

@@ -117,8 +117,10 @@ def _against_tree(
 ) -> list[Claim]:
     """A tree of the whole cloud, rebuilt for every view; measured on some views only, because it takes long."""
     module = peer(name)
+    label = "all distances" if limit is None else f"distances to {limit} m"
+    claim = f"oracle vs {name}, whole cloud, {label}"
     if module is None:
-        return []
+        return [Claim(claim, None, bar, "x")]
     far = np.inf if limit is None else limit
     some = max(1, views // 10)
     config: dict[str, Any] = {"scene_samples": samples, "truncation_m": limit}
@@ -142,10 +144,9 @@ def _against_tree(
     state = oracle.root(room.points)
     d2, _ = oracle.distances(state, depth, room.poses[:some], room.camera, "scene")
     apart = max(np.abs(np.sqrt(d2[view]) - measure(view, depth)).max() for view in range(some))
-    label = "all distances" if limit is None else f"distances to {limit} m"
     _show(f"ours, area, {label}", ours)
     _show(f"{name}, {label}", whole, f"greatest difference {apart:.1e} m")
-    return [Claim(f"oracle vs {name}, whole cloud, {label}", whole / ours, bar, "x")]
+    return [Claim(claim, whole / ours, bar, "x")]
 
 
 def _against_brute(room: _Room, views: int, repeats: int, rows: int) -> list[Claim]:

@@ -92,19 +92,14 @@ def _raw(
 
 
 def _ray_claims(seconds: dict[str, float]) -> list[Claim]:
-    if _RAW not in seconds:
-        return []
+    pairs = {
+        "depth images vs embreex raw, robust scene": (_RAW, _DEPTH, 0.8),
+        "depth images vs embreex raw, default scene": (_RAW_LEAKY, _DEPTH, 0.7),
+        "our own caster vs embreex raw": (_RAW, _OWN_DEPTH, 0.4),
+    }
     return [
-        Claim(
-            "depth images vs embreex raw, robust scene", seconds[_RAW] / seconds[_DEPTH], 0.8, "x"
-        ),
-        Claim(
-            "depth images vs embreex raw, default scene",
-            seconds[_RAW_LEAKY] / seconds[_DEPTH],
-            0.7,
-            "x",
-        ),
-        Claim("our own caster vs embreex raw", seconds[_RAW] / seconds[_OWN_DEPTH], 0.4, "x"),
+        Claim(name, seconds[theirs] / seconds[ours] if theirs in seconds else None, bar, "x")
+        for name, (theirs, ours, bar) in pairs.items()
     ]
 
 

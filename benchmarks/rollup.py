@@ -65,11 +65,9 @@ def main(scale: float = 1.0) -> list[Claim]:
         {
             "rollup": lambda: rollup(results),
             "our bootstrap of one outcome": lambda: bca_interval(differences),
+            f"scipy's, {resamples} resamples": lambda: scipys(differences, resamples),
         },
         repeats=3,
-    )
-    seconds |= best(
-        {f"scipy's, {resamples} resamples": lambda: scipys(differences, resamples)}, repeats=1
     )
     seconds |= best(
         {"rollup of 10 episodes": lambda: rollup(few), "judging 200": judged}, repeats=20

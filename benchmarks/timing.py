@@ -33,16 +33,21 @@ class Claim:
     """One measured ratio beside the bar it should meet."""
 
     name: str
-    value: float
+    value: float | None
+    """None if a peer is missing. The claim is then not measured, and never met."""
     bar: float
     unit: str
     at_most: bool = False
 
     @property
     def met(self) -> bool:
+        if self.value is None:
+            return False
         return self.value <= self.bar if self.at_most else self.value >= self.bar
 
     def __str__(self) -> str:
-        sign = "<=" if self.at_most else ">="
+        bar = f"(bar {'<=' if self.at_most else '>='} {self.bar:g})"
+        if self.value is None:
+            return f"  not measured  {self.name} {bar}"
         verdict = "met" if self.met else "MISSED"
-        return f"  {verdict:6}  {self.name}: {self.value:.2f} {self.unit} (bar {sign} {self.bar:g})"
+        return f"  {verdict:12}  {self.name}: {self.value:.2f} {self.unit} {bar}"
