@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from rollbook.client import Retries, Spool
+from rollbook.client.artifact_files import ArtifactFile
 from rollbook.client.spool import SpoolEntry
 from rollbook.errors import (
     AuthError,
@@ -642,6 +643,25 @@ def test_a_recording_whose_program_died_is_delivered_as_failed(
     assert (found.name, found.status) == ("crash", "failed")
     assert "program ended" in found.metadata["failure_reason"]
     assert found.fetch("sensors").read_bytes() == sensors.read_bytes()
+
+
+def test_a_program_killed_between_copying_a_file_and_noting_it_loses_nothing(
+    spool: Path, sensors: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = ArtifactFile("sensors", sensors, sensors.stat().st_size)
+    draft = Spool(spool).draft(base_url="u", idempotency_key="k", create={}, files=[file])
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rollbook.client.spool._write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            draft.keep(file)
+    draft.close()
+    sensors.write_bytes(b"the next run")
+    Spool(spool).sweep()
+    assert entry_of(spool).file("sensors").path.stat().st_size == file.size
 
 
 def test_a_folder_that_cannot_be_used_is_a_mistake_of_configuration(

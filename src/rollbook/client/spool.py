@@ -360,11 +360,17 @@ class SpoolDraft(_Journal):
         return facts
 
     def _copied(self, file: ArtifactFile) -> Uploaded:
-        """The copy appears under its name in one step: until then a link to the original may be there."""
+        """The copy appears under its name in one step: until then a link to the original may be there.
+
+        The copy has the original's time of change. So the entry, which may still describe the original when the program
+        is killed, is true of both.
+        """
         copy = self.folder / f".{FILE_NAMES[file.kind]}"
         copy.unlink(missing_ok=True)
         digest = _link(file, copy) or _copy(file, copy)
         with write_errors(copy):
+            found = file.path.stat()
+            os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
             os.replace(copy, self.folder / FILE_NAMES[file.kind])
         return Uploaded(file.size, digest)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -410,6 +411,46 @@ def test_a_file_in_parts_that_is_not_what_was_announced_is_removed(
         assert client.get(path).status_code == 404
         assert finalize(client, episode_id).is_success
         assert download(client, episode_id).status_code == 404
+
+
+def test_an_upload_that_the_store_has_lost_is_not_found(
+    local: RunningServer, storage: httpx.Client
+) -> None:
+    """Its client starts a new one. The URLs of the lost one would lead nowhere."""
+    with local.client() as client:
+        episode_id, _ = created(client, "sensors")
+        begun = start(client, episode_id, kind="sensors", size=5)
+        path = f"/api/ingest/episode/{episode_id}/upload/{begun['upload_id']}"
+        send(storage, begun["parts"][0]["url"], b"bytes")
+        _forget_upload(local, episode_id)
+        for answer in (client.get(path), client.post(f"{path}/complete", json={})):
+            assert (answer.status_code, answer.json()["code"]) == (404, "upload_not_found")
+
+
+def test_an_upload_that_was_joined_but_not_noted_has_all_its_parts(
+    local: RunningServer, storage: httpx.Client
+) -> None:
+    """As when the server is killed between both: nothing has to be sent again."""
+    with local.client() as client:
+        episode_id, _ = created(client, "sensors")
+        begun = start(client, episode_id, kind="sensors", size=5)
+        path = f"/api/ingest/episode/{episode_id}/upload/{begun['upload_id']}"
+        joined = local.data_dir / "blobs" / "objects" / _forget_upload(local, episode_id)
+        joined.parent.mkdir(parents=True)
+        joined.write_bytes(b"bytes")
+        state = client.get(path).json()
+        assert (state["done"], state["parts"]) == ([{"number": 1, "size": 5}], [])
+        done = client.post(f"{path}/complete", json={"sha256": sha256(b"bytes")})
+        assert (done.status_code, done.json()["size"]) == (200, 5)
+
+
+def _forget_upload(server: RunningServer, episode_id: str) -> str:
+    """Removes the parts of the only upload of an episode. Returns the key of the blob."""
+    keys = (server.data_dir / "blobs" / "uploads").glob("*/key")
+    [key] = (each for each in keys if episode_id in each.read_text())
+    name = key.read_text()
+    shutil.rmtree(key.parent)
+    return name
 
 
 def test_an_upload_can_be_given_up(client: httpx.Client, storage: httpx.Client) -> None:
