@@ -115,6 +115,7 @@ def test_an_answer_becomes_a_record_without_loss() -> None:
         policy_revision=PolicyRevision(
             policy_family="grasp", revision_id="rev-7", policy_digest="d7", produced_at_ms=1
         ),
+        metadata_truncated=True,
     )
     record = msgspec.json.decode(msgspec.json.encode(answer), type=EpisodeRecord)
     for name in EpisodeRecord.__struct_fields__:

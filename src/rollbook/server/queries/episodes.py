@@ -281,7 +281,7 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
 
 
 def listed_metadata(row: AnyRow) -> dict[str, Any]:
-    kept = row._mapping.get("metadata")
+    kept = getattr(row, "metadata", None)
     truncated = True if kept is None else UNSET
     return {"metadata": kept or {}, "metadata_truncated": truncated}
 

@@ -159,11 +159,14 @@ class SearchQueries(EpisodeQueries):
         found: list[EpisodeRow] = []
         shown = used = 0
         while shown < len(places) and used < MOST_IN_AN_ANSWER:
-            rows, size = self._some_rows(places[shown : shown + LISTED_AT_ONCE])
+            # where the first ones have little metadata, the rest is read by one statement
+            few = not shown or used > MOST_IN_AN_ANSWER // 8
+            some = places[shown : shown + LISTED_AT_ONCE] if few else places[shown:]
+            rows, size = self._some_rows(some)
             found += rows
             used += size
-            shown += LISTED_AT_ONCE
-        return found, min(shown, len(places))
+            shown += len(some)
+        return found, shown
 
     def _some_rows(self, places: list[_Place]) -> tuple[list[EpisodeRow], int]:
         """With the bytes of their metadata."""
