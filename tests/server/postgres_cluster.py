@@ -71,6 +71,11 @@ class PostgresCluster:
     def pid(self) -> int:
         return self._postmaster.pid
 
+    @property
+    def programs(self) -> Path:
+        """The folder of pg_dump and pg_restore of the same version."""
+        return self._programs
+
     def restart(self) -> None:
         """Every connection is lost, as when an operator restarts the service."""
         self.pause()

@@ -471,19 +471,37 @@ def backup(
     data: Data = None,
     database: DatabaseUrl = None,
     blobs: Blobs = None,
+    s3_endpoint: S3Endpoint = None,
+    objects: Annotated[
+        bool, typer.Option("--objects", help="Also copy the objects of S3, not only their list.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy the database, the secret and local blobs into one folder. The server may keep running."""
-    settings = _settings(data, database_url=database, blobs_url=blobs)
+    """Copy the database, the secret, the list of objects and local blobs into one folder.
+
+    The server may keep running. PostgreSQL is copied by pg_dump, with a role that sees all organisations.
+    """
+    settings = _settings(data, database_url=database, blobs_url=blobs, s3_endpoint=s3_endpoint)
     from rollbook.server.backup import backup as back_up
 
-    _print_backup(back_up(settings, out), "backed up to", out, as_json)
+    _print_backup(back_up(settings, out, objects=objects), "backed up to", out, as_json)
 
 
 @app.command()
 def restore(
     source: Annotated[Path, typer.Argument(help="Folder that `rollbook server backup` created.")],
     data: Data = None,
+    database: Annotated[
+        str | None,
+        typer.Option(help="URL of an empty PostgreSQL database, for a backup of PostgreSQL."),
+    ] = None,
+    blobs: Annotated[
+        str | None,
+        typer.Option(
+            help="Where to put the objects: s3://bucket/prefix. Default: the data folder."
+        ),
+    ] = None,
+    s3_endpoint: S3Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a data folder from a backup and verify every byte. The folder must not exist yet."""
@@ -491,7 +509,10 @@ def restore(
     from rollbook.server.settings import default_data_dir
 
     target = data or default_data_dir()
-    _print_backup(bring_back(source, target), "restored to", target, as_json)
+    found = bring_back(
+        source, target, database_url=database, blobs_url=blobs, s3_endpoint=s3_endpoint
+    )
+    _print_backup(found, "restored to", target, as_json)
 
 
 def _print_backup(made: Backup, done: str, where: Path, as_json: bool) -> None:
