@@ -35,6 +35,7 @@ from rollbook.server.db.open import open_database
 from rollbook.server.episodes import (
     artifacts,
     batches as episode_batches,
+    retention,
     routes as episodes,
     uploads,
 )
@@ -76,6 +77,7 @@ def create_app(settings: Settings) -> Starlette:
             *scenarios.routes,
             *trends.routes,
             *webhooks.routes,
+            *retention.routes,
             *blob_routes(_blobs_of),
             *health_routes(_database_of, _blobs_of),
             *manage_keys.routes,

@@ -46,7 +46,7 @@
         ├── DigestMismatch, InvalidProof, RolloutsNotInBatch
         ├── UnknownArtifact, UnknownBatch, UnknownRevision, LineageCycle
         ├── NotQuarantined, PayloadDropped, MissingColumn
-        ├── IdempotencyConflict, EpisodeArchived, QuotaExceeded, AlreadyTaken, LastOwner
+        ├── IdempotencyConflict, EpisodeArchived, EpisodeOnHold, QuotaExceeded, AlreadyTaken, LastOwner
         ├── InvalidMesh, InvalidTrajectory, InvalidBoxes, InvalidPoints, TargetInvalid
         └── SequenceOverBudget
 
@@ -765,6 +765,15 @@ class EpisodeArchived(Refusal):
     code: ClassVar[str] = "episode_archived"
     template: ClassVar[str] = (
         "episode {episode_id!r} is archived and cannot be changed; restore it first"
+    )
+    episode_id: str
+
+
+@dataclass(eq=False, kw_only=True)
+class EpisodeOnHold(Refusal):
+    code: ClassVar[str] = "episode_on_hold"
+    template: ClassVar[str] = (
+        "episode {episode_id!r} is under legal hold and cannot be deleted; an admin must lift the hold first"
     )
     episode_id: str
 

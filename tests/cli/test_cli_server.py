@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,3 +48,39 @@ def test_an_unknown_organisation_is_named(tmp_path: Path, org_id: str) -> None:
     unknown = rollbook("server", "set-quota", "nobody", "--data", tmp_path, "--json")
     assert unknown.status == 2
     assert "nobody" in json.loads(unknown.stderr)["error"]
+
+
+def test_the_organisations_are_listed_with_what_they_store_and_may(
+    tmp_path: Path, org_id: str
+) -> None:
+    place = ("--data", tmp_path)
+    rollbook("server", "set-quota", org_id, "--episodes", "5", *place)
+    [shown] = json.loads(rollbook("server", "organisations", *place, "--json").stdout)
+    assert shown == {
+        "org_id": org_id,
+        "org": "Acme",
+        "episodes": 0,
+        "bytes": 0,
+        "quota_episodes": 5,
+        "quota_bytes": None,
+    }
+
+
+def test_a_retention_policy_is_tried_added_listed_and_removed(tmp_path: Path, org_id: str) -> None:
+    place = ("--data", tmp_path, "--json")
+
+    def retention(verb: str, *options: object) -> Any:
+        return json.loads(rollbook("server", "retention", verb, org_id, *options, *place).stdout)
+
+    wanted = ("--older-than-days", 30, "--source", "sim", "--tag", "scratch")
+    tried = retention("add", *wanted, "--dry-run")
+    assert (tried["policy_id"], tried["episode_count"], tried["bytes"]) == (None, 0, 0)
+    assert retention("list") == []
+    policy_id = retention("add", *wanted)["policy_id"]
+    [listed] = retention("list")
+    assert (listed["id"], listed["older_than_days"]) == (policy_id, 30)
+    assert (listed["source"], listed["tags"]) == ("sim", ["scratch"])
+    assert retention("remove", policy_id) == {"policy_id": policy_id, "removed": True}
+    assert retention("list") == []
+    unknown = rollbook("server", "retention", "hold", org_id, "none", "--reason", "x", *place)
+    assert (unknown.status, "no episode" in unknown.stderr) == (2, True)

@@ -96,6 +96,15 @@ EXPECTED: dict[tuple[str, str], Row] = {
     ("POST", f"{_EPISODE}/archive"): Row(_RECORDERS, "write admin", 404),
     ("POST", f"{_EPISODE}/restore"): Row(_RECORDERS, "write admin", 404),
     ("DELETE", _EPISODE): Row(_RECORDERS, "write admin", 404),
+    # retention
+    ("GET", "/api/usage"): Row(_EVERYBODY, "read write admin", 200),
+    ("GET", "/api/holds"): Row(_ADMINS, "admin", 200),
+    ("POST", f"{_EPISODE}/hold"): Row(_ADMINS, "admin", 404, {"reason": "a claim"}),
+    ("DELETE", f"{_EPISODE}/hold"): Row(_ADMINS, "admin", 404),
+    ("GET", "/api/retention"): Row(_ADMINS, "admin", 200),
+    ("POST", "/api/retention"): Row(_ADMINS, "admin", 201, {"older_than_days": 36_500}),
+    ("POST", "/api/retention/preview"): Row(_ADMINS, "admin", 200, {"older_than_days": 1}),
+    ("DELETE", "/api/retention/{policy_id}"): Row(_ADMINS, "admin", 404),
     # eval runs
     ("POST", "/api/ingest/eval-run"): Row(
         _RECORDERS,

@@ -133,6 +133,9 @@ def test_several_workers_share_a_port_and_their_metrics(tmp_path: Path) -> None:
         shown = httpx.get(f"http://{metrics}/metrics").text
         counted = 'rollbook_requests_total{method="POST",route="/api/ingest/episode",status="201"}'
         assert f"{counted} 24.0" in shown
+        assert "rollbook_processes 3.0" in shown, "the parent and two workers"
+        assert "rollbook_database_connections 10.0" in shown, "one writes and four read, in each"
+        assert "rollbook_upkeep_last_turn_timestamp_seconds" in shown
         workers = workers_of(server)
         assert len(workers) == 2
         os.kill(workers[0], signal.SIGKILL)
@@ -141,6 +144,10 @@ def test_several_workers_share_a_port_and_their_metrics(tmp_path: Path) -> None:
             time.sleep(0.1)
         assert len(set(workers_of(server)) - {workers[0]}) == 2, "another takes its place"
         assert httpx.get(path, headers=server.headers).status_code == 200
+        shown = httpx.get(f"http://{metrics}/metrics").text
+        assert f'rollbook_process_resident_bytes{{pid="{workers[1]}"}}' in shown
+        assert f'pid="{workers[0]}"' not in shown
+        assert "rollbook_database_connections 15.0" not in shown, "the dead one is not counted"
         server.stop()
 
 

@@ -63,6 +63,9 @@ BODIES: dict[tuple[str, str], Any] = {
     ("DELETE", "/api/webhooks/{webhook_id}"): None,
     ("GET", "/api/webhooks/{webhook_id}/deliveries"): None,
     ("POST", "/api/webhooks/{webhook_id}/test"): None,
+    ("DELETE", "/api/retention/{policy_id}"): None,
+    ("POST", "/api/episodes/{episode_id}/hold"): {"reason": "mine"},
+    ("DELETE", "/api/episodes/{episode_id}/hold"): None,
 }
 """Routes with ids in their path, and what is sent to them: everything about it is right but the id."""
 
@@ -128,6 +131,11 @@ WITHOUT_IDS = {
     ("POST", "/api/verify/check"),
     ("GET", "/api/webhooks"),
     ("POST", "/api/webhooks"),
+    ("GET", "/api/retention"),
+    ("POST", "/api/retention"),
+    ("POST", "/api/retention/preview"),
+    ("GET", "/api/holds"),
+    ("GET", "/api/usage"),
     ("GET", "/pages.css"),
     ("GET", "/healthz"),
     ("GET", "/readyz"),
@@ -180,6 +188,7 @@ UNKNOWN = {
     "eval_run_id": "01890000-0000-7000-8000-000000000005",
     "scenario_id": "01890000-0000-7000-8000-000000000006",
     "webhook_id": "01890000-0000-7000-8000-000000000007",
+    "policy_id": "01890000-0000-7000-8000-000000000008",
     "key_id": "Unknown000",
     "kind": "sensors",
 }
@@ -209,6 +218,9 @@ def _things_of(person: Person) -> dict[str, str]:
         "user_id": who["user"]["id"],
         "invitation_id": invited.json()["id"],
         "org_id": who["organisation"]["id"],
+        "policy_id": person.call("POST", "/api/retention", json={"older_than_days": 9}).json()[
+            "id"
+        ],
         "key_id": person.call("POST", "/api/keys", json={}).json()["key"]["key_id"],
         "kind": "sensors",
         **_evals_of(person, episode["episode_id"]),

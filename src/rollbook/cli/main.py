@@ -16,6 +16,7 @@ from rollbook.cli import (
     keys,
     login,
     replay,
+    retention,
     serve,
     source,
     store,
@@ -83,6 +84,7 @@ app.add_typer(source.app, name="source", rich_help_panel=GENERATE)
 app.add_typer(generate.app, name="generate", rich_help_panel=GENERATE)
 app.add_typer(replay.app, name="replay", rich_help_panel=REPLAY)
 app.add_typer(verify.app, name="verify", rich_help_panel=REPLAY)
+serve.app.add_typer(retention.app, name="retention")
 app.add_typer(serve.app, name="server", rich_help_panel=OPERATE)
 app.add_typer(keys.app, name="keys", rich_help_panel=OPERATE)
 

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rollbook import __version__
-from rollbook.cli.output import AsJson, print_findings, print_json, shown_bytes
+from rollbook.cli.output import AsJson, print_findings, print_json, print_limited, shown_bytes
 from rollbook.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def serve(
     ] = None,
 ) -> None:
     """Start the server. The first start creates an organisation and prints its API key once."""
-    settings = _settings(
+    settings = settings_of(
         data,
         **_named_values(more or ()),
         host=host,
@@ -173,7 +174,7 @@ def _named_values(texts: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-def _settings(data: Path | None, **overrides: Any) -> Settings:
+def settings_of(data: Path | None, **overrides: Any) -> Settings:
     try:
         import sqlalchemy  # noqa: F401
         import starlette  # noqa: F401
@@ -302,7 +303,7 @@ def bootstrap(
 
     The key and the sign-in link are shown only once.
     """
-    settings = _settings(data, database_url=database, public_url=public_url)
+    settings = settings_of(data, database_url=database, public_url=public_url)
     from rollbook.server.bootstrap import bootstrap as make
     from rollbook.server.db.migrate import migrate
     from rollbook.server.db.open import open_database
@@ -341,7 +342,7 @@ def reset_password(
 
     All sessions of the user end. The server may keep running.
     """
-    settings = _settings(data, database_url=database, public_url=public_url)
+    settings = settings_of(data, database_url=database, public_url=public_url)
     from rollbook.server.accounts.password_reset import RESET_LINK_LASTS_S, reset_password as reset
     from rollbook.server.db.migrate import migrate
     from rollbook.server.db.open import open_database
@@ -369,12 +370,38 @@ def rename_organisation(
     as_json: AsJson = False,
 ) -> None:
     """Give an organisation another name. Its id, keys and data stay the same."""
-    settings = _settings(data, database_url=database)
+    settings = settings_of(data, database_url=database)
     row = _change_organisation(settings, org_id, lambda scope: scope.rename_organisation(name))
     if as_json:
         print_json({"org_id": row.id, "org": row.name})
     else:
         typer.echo(f"organisation  {row.name} ({row.id})")
+
+
+@app.command()
+def organisations(data: Data = None, database: DatabaseUrl = None, as_json: AsJson = False) -> None:
+    """List the organisations, what each stores, and its own limits."""
+    settings = settings_of(data, database_url=database)
+    from rollbook.server.db.engine import NOBODY, Tenant
+    from rollbook.server.db.migrate import migrate
+    from rollbook.server.db.open import open_database
+    from rollbook.server.queries import Scope as ScopeOf, organisation_ids
+
+    def about(connection: Connection, org_id: str) -> dict[str, Any]:
+        scope = ScopeOf(connection, org_id)
+        row, usage = scope.organisation(), scope.quota_usage()
+        stored = {"episodes": usage.episodes, "bytes": usage.bytes}
+        limits = {"quota_episodes": usage.quota_episodes, "quota_bytes": usage.quota_bytes}
+        return {"org_id": org_id, "org": None if row is None else row.name, **stored, **limits}
+
+    migrate(settings.database_url)
+    with closing(open_database(settings.database_url)) as opened:
+        found = [
+            opened.read_now(Tenant(org_id=each), partial(about, org_id=each))
+            for each in opened.read_now(NOBODY, organisation_ids)
+        ]
+    columns = {name: name.replace("_", " ") for name in (found[0] if found else ("org_id",))}
+    print_limited(found, columns, 0, as_json)
 
 
 @app.command("set-quota")
@@ -396,7 +423,7 @@ def set_quota(
 
     Both limits are set: a limit that is not given is removed, and the server's own limit counts.
     """
-    settings = _settings(data, database_url=database)
+    settings = settings_of(data, database_url=database)
     row = _change_organisation(
         settings, org_id, lambda scope: scope.set_quota(episodes=episodes, bytes_=size)
     )
@@ -436,7 +463,7 @@ def _change_organisation(
 @app.command()
 def migrate(data: Data = None, database: DatabaseUrl = None, as_json: AsJson = False) -> None:
     """Migrate the database to the schema of this release. The server also does this when it starts."""
-    settings = _settings(data, database_url=database)
+    settings = settings_of(data, database_url=database)
     from rollbook.server.db.migrate import HEAD, migrate as bring_up
 
     applied = bring_up(settings.database_url)
@@ -459,7 +486,7 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check the data folder, the database and the blob store, and say how to repair what is wrong."""
-    settings = _settings(data, database_url=database, blobs_url=blobs, s3_endpoint=s3_endpoint)
+    settings = settings_of(data, database_url=database, blobs_url=blobs, s3_endpoint=s3_endpoint)
     from rollbook.server.doctor import examine
 
     print_findings(examine(settings, deep=deep), as_json=as_json)
@@ -481,7 +508,7 @@ def backup(
 
     The server may keep running. PostgreSQL is copied by pg_dump, with a role that sees all organisations.
     """
-    settings = _settings(data, database_url=database, blobs_url=blobs, s3_endpoint=s3_endpoint)
+    settings = settings_of(data, database_url=database, blobs_url=blobs, s3_endpoint=s3_endpoint)
     from rollbook.server.backup import backup as back_up
 
     _print_backup(back_up(settings, out, objects=objects), "backed up to", out, as_json)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +17,7 @@ from rollbook.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
 
 Stop = Callable[[], None]
 
@@ -100,6 +102,8 @@ class PrometheusMetrics:
 
         self.registry = here = CollectorRegistry()
         ProcessCollector(registry=here)
+        if _SHARED not in os.environ:
+            here.register(_Processes())
         self._requests = Counter(
             "rollbook_requests", "Requests answered.", ("method", "route", "status"), registry=here
         )
@@ -216,8 +220,66 @@ def of_all_workers() -> CollectorRegistry:
     from prometheus_client.multiprocess import MultiProcessCollector
 
     registry = CollectorRegistry()
+    # first, because it forgets the gauges of workers that died
+    registry.register(_Processes())
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return registry
+
+
+class _Processes:
+    """This process and its workers, read from /proc when somebody asks. Elsewhere there is nothing to read."""
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        pids = [os.getpid(), *_children()]
+        _forget_dead(pids)
+        yield GaugeMetricFamily("rollbook_processes", "Processes of this server.", len(pids))
+        resident = GaugeMetricFamily(
+            "rollbook_process_resident_bytes", "Memory of one process.", labels=["pid"]
+        )
+        files = GaugeMetricFamily(
+            "rollbook_process_open_files", "Open files of one process.", labels=["pid"]
+        )
+        cpu = CounterMetricFamily(
+            "rollbook_process_cpu_seconds", "CPU time of one process.", labels=["pid"]
+        )
+        for pid in pids:
+            try:
+                at = Path("/proc", str(pid))
+                pages = int((at / "statm").read_text().split()[1])
+                times = (at / "stat").read_text().rpartition(")")[2].split()[11:13]
+                opened = len(list((at / "fd").iterdir()))
+            except OSError:
+                continue  # it has ended
+            resident.add_metric([str(pid)], pages * os.sysconf("SC_PAGE_SIZE"))
+            files.add_metric([str(pid)], opened)
+            cpu.add_metric([str(pid)], sum(map(int, times)) / os.sysconf("SC_CLK_TCK"))
+        yield from (resident, files, cpu)
+
+
+def _children() -> list[int]:
+    """Workers, without the helper that Python starts beside them."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):
+            found += map(int, task.read_text().split())
+    return [pid for pid in found if b"resource_tracker" not in _command_of(pid)]
+
+
+def _command_of(pid: int) -> bytes:
+    try:
+        return Path("/proc", str(pid), "cmdline").read_bytes()
+    except OSError:
+        return b"resource_tracker"  # it has ended
+
+
+def _forget_dead(pids: Collection[int]) -> None:
+    """The number of connections of a worker that died is not a number any more; what it counted stays."""
+    folder = os.environ.get(_SHARED)
+    for file in Path(folder).glob("gauge_live*_*.db") if folder else ():
+        if int(file.stem.rpartition("_")[2]) not in pids:
+            file.unlink(missing_ok=True)
 
 
 def check_address(address: tuple[str, int], taken: tuple[str, int]) -> None:

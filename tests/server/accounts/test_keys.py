@@ -31,7 +31,7 @@ from rollbook.server.context import ServerContext
 from rollbook.server.db.engine import Tenant
 from rollbook.server.db.sqlite import SqliteDatabase
 from rollbook.server.http.responses import Problem
-from tests.server.episodes.test_upkeep import Server
+from tests.server.episodes.server_without_http import Server
 
 _SECRET = "Ab-_" * 10 + "xyz"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,6 +24,7 @@ from rollbook.server.queries import (
     EvalRunFilter,
     Finalization,
     NewResult,
+    RetentionRow,
     Scope,
 )
 from tests.server.db.two_tenants import (
@@ -48,6 +49,9 @@ def stolen_video(ids: Ids) -> ArtifactRow:
     about = {"kind": "video", "rendition": "pending", "rendition_key": f"{MARK}/copy.mp4"}
     return ArtifactRow(**{**row, "episode_id": ids.episode, **about})
 
+
+ANY_OLD = RetentionRow("01890000-0000-7000-8000-000000000000", -1, None, [], None, 0)
+"""It matches every episode, whatever its age."""
 
 CALLS: dict[str, Callable[[Scope, Ids], Any]] = {
     "abandon_episode": lambda scope, ids: scope.abandon_episode(ids.episode, SOON),
@@ -104,6 +108,14 @@ CALLS: dict[str, Callable[[Scope, Ids], Any]] = {
     "parts": lambda scope, ids: scope.parts(ids.upload),
     "policy_revisions": lambda scope, ids: scope.policy_revisions([ids.policy_revision]),
     "put_part": lambda scope, ids: scope.put_part(ids.upload, 1, 1, "stolen"),
+    "count_due": lambda scope, ids: sum(scope.count_due(ANY_OLD)),
+    "due_episodes": lambda scope, ids: scope.due_episodes(ANY_OLD, 10),
+    "lock_due": lambda scope, ids: scope.lock_due(ANY_OLD, 10),
+    "delete_retention_policy": lambda scope, ids: scope.delete_retention_policy(ids.retention),
+    "hold_episode": lambda scope, ids: scope.hold_episode(ids.episode, "stolen", "x"),
+    "holds": lambda scope, ids: scope.holds(),
+    "lift_hold": lambda scope, ids: scope.lift_hold(ids.archived),
+    "retention_policies": lambda scope, ids: scope.retention_policies(),
     "put_off_objects": lambda scope, ids: scope.put_off_objects([DoomedObject(f"{MARK}/gone.npz")]),
     "sampled_artifacts": lambda scope, ids: scope.sampled_artifacts(10),
     "stored_artifacts": lambda scope, ids: scope.stored_artifacts(10),
@@ -180,6 +192,10 @@ CALLS: dict[str, Callable[[Scope, Ids], Any]] = {
 """What the second asks about the rows of the first. Nothing is the only right answer to each."""
 
 ADDS_TO_ITS_OWN: dict[str, Callable[[Scope, Ids], Any]] = {
+    "add_retention_policy": lambda scope, ids: scope.add_retention_policy(
+        replace(ANY_OLD, id=ids.retention)
+    ),
+    "new_retention_policy": lambda scope, ids: scope.new_retention_policy(1),
     "add_member": lambda scope, ids: scope.add_member(ids.owner, "viewer"),
     "audit": lambda scope, ids: scope.audit("event", subject=ids.episode),
     "create_episode": lambda scope, ids: scope.create_episode({}, (), (MARK, "another digest")),

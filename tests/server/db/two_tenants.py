@@ -42,6 +42,7 @@ class Ids:
     eval_run: str
     scenario: str
     webhook: str
+    retention: str
     delivery: str
     policy_revision: str
 
@@ -102,6 +103,9 @@ def fill(org: Organisation) -> Ids:
         promoted = scope.promote_episode(made.id, {"severity": "critical", "name": MARK})
         assert promoted is not None
         scope.record_verification(promoted[0].id, MARK, {**PASSED, "eval_run_id": run.id})
+        policy_row = scope.new_retention_policy(9, tags=[MARK])
+        scope.add_retention_policy(policy_row)
+        scope.hold_episode(archived.id, MARK, MARK)
         hook = scope.create_webhook({**HOOK, "id": new_id()})
         delivery = scope.enqueue(hook.id, MARK, lambda _: MARK)
         assert delivery is not None
@@ -111,6 +115,7 @@ def fill(org: Organisation) -> Ids:
             eval_run=run.id,
             scenario=promoted[0].id,
             webhook=hook.id,
+            retention=policy_row.id,
             delivery=delivery.id,
             org=org.org_id,
             owner=org.owner_id,

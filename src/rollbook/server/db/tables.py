@@ -44,6 +44,7 @@ from rollbook.server.db.eval_tables import (
     webhooks,
 )
 from rollbook.server.db.lease_table import leases
+from rollbook.server.db.retention_tables import legal_holds, retention_policies
 
 __all__ = [
     "api_keys",
@@ -58,10 +59,12 @@ __all__ = [
     "idempotency_keys",
     "invitations",
     "leases",
+    "legal_holds",
     "memberships",
     "metadata",
     "organisations",
     "policy_revisions",
+    "retention_policies",
     "sessions",
     "sign_in_links",
     "upload_parts",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollbook.errors import QuotaExceeded
-from rollbook.server.queries import Scope
+from rollbook.server.queries import Scope, Usage
 from rollbook.server.settings import Settings
 
 
@@ -13,15 +13,22 @@ def checked_quota(scope: Scope, settings: Settings, *, more_bytes: int = 0) -> i
     Called after a change, in the same transaction, which is then undone, so two concurrent changes cannot both pass.
     """
     usage = scope.quota_usage()
-    episodes = _first(usage.quota_episodes, settings.quota_episodes)
+    episodes, allowed = quota_of(usage, settings)
     if episodes is not None and usage.episodes > episodes:
         raise QuotaExceeded(what="episodes", limit=episodes, wanted=usage.episodes)
-    allowed = _first(usage.quota_bytes, settings.quota_bytes)
     if allowed is None:
         return settings.artifact_limit_bytes
     if usage.bytes + more_bytes > allowed:
         raise QuotaExceeded(what="bytes", limit=allowed, wanted=usage.bytes + more_bytes)
     return min(settings.artifact_limit_bytes, allowed - usage.bytes)
+
+
+def quota_of(usage: Usage, settings: Settings) -> tuple[int | None, int | None]:
+    """The limits of episodes and of bytes that apply."""
+    return (
+        _first(usage.quota_episodes, settings.quota_episodes),
+        _first(usage.quota_bytes, settings.quota_bytes),
+    )
 
 
 def _first(own: int | None, default: int | None) -> int | None:

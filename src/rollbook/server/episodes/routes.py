@@ -290,7 +290,7 @@ routes: tuple[LeanRoute, ...] = (
         delete_episode,
         summary="Deletes an episode and its artifacts. This cannot be undone.",
         gives=EpisodeDeleted,
-        errors=(403, 404),
+        errors=(403, 404, 409),
     ),
     route(
         "POST",

@@ -17,6 +17,7 @@ from rollbook.server.blobs.interface import BlobInfo
 from rollbook.server.context import ServerContext
 from rollbook.server.db.engine import NOBODY
 from rollbook.server.episodes.artifacts import check_artifacts, remove_blobs, write_checks
+from rollbook.server.episodes.retention import apply_retention
 from rollbook.server.episodes.upkeep_lease import once_in
 from rollbook.server.logs import frames_of
 from rollbook.server.queries import EpisodeRow, Scope, delete_expired, organisation_ids
@@ -244,6 +245,7 @@ async def _give_up_runs(context: ServerContext, org_id: str) -> int:
 _STEPS: Mapping[str, Callable[[ServerContext, str], Awaitable[int]]] = {
     "abandoned": _abandon,
     "uploads": _give_up_uploads,
+    "retention": apply_retention,
     "blobs": _remove_doomed,
     "idempotency_keys": _forget_idempotency_keys,
     "eval_runs": _give_up_runs,

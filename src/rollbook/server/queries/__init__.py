@@ -36,6 +36,7 @@ from rollbook.server.db.eval_tables import (
     Standing,
     WebhookRow,
 )
+from rollbook.server.db.retention_tables import DueEpisode, HoldRow, RetentionRow
 from rollbook.server.queries.accounts import (
     consume_device_login,
     create_device_login,
@@ -66,12 +67,13 @@ from rollbook.server.queries.evals import EvalRunFilter, NewResult
 from rollbook.server.queries.finalize import Finalization, FinalizeQueries
 from rollbook.server.queries.leases import end_lease, renew_lease, take_lease
 from rollbook.server.queries.people import ROLES
+from rollbook.server.queries.retention import RetentionQueries
 from rollbook.server.queries.search import EpisodeFilter, Page
 from rollbook.server.queries.verify import VerifyQueries, verdict
 from rollbook.server.queries.webhooks import WebhookQueries
 
 
-class Scope(VerifyQueries, FinalizeQueries, WebhookQueries):
+class Scope(VerifyQueries, FinalizeQueries, WebhookQueries, RetentionQueries):
     """Everything that belongs to one organisation, and nothing else. Valid for one transaction."""
 
 
@@ -82,6 +84,7 @@ __all__ = [
     "DeliveryRow",
     "DeviceLoginRow",
     "DoomedObject",
+    "DueEpisode",
     "EpisodeFilter",
     "EpisodeRow",
     "EvalResultRow",
@@ -89,6 +92,7 @@ __all__ = [
     "EvalRunHead",
     "EvalRunRow",
     "Finalization",
+    "HoldRow",
     "InvitationRow",
     "KeyRow",
     "MemberRow",
@@ -97,6 +101,7 @@ __all__ = [
     "OrganisationRow",
     "Page",
     "PartRow",
+    "RetentionRow",
     "ScenarioRow",
     "Scope",
     "SessionRow",

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.wire.limits import MOST_IN_AN_ANSWER, MOST_LISTED_METADATA
-from rollbook.errors import EpisodeArchived, IdempotencyConflict
+from rollbook.errors import EpisodeArchived, EpisodeOnHold, IdempotencyConflict
 from rollbook.server.db import statements, tables
 from rollbook.server.db.engine import to_json
 from rollbook.server.db.episode_tables import ArtifactRow, DoomedObject, EpisodeRow, Usage
@@ -118,6 +118,8 @@ class EpisodeQueries(ArtifactQueries, PolicyQueries):
         row = self._first(tables.episodes, lock=True, id=episode_id)
         if row is None:
             return None
+        if self._first(tables.legal_holds, episode_id=episode_id) is not None:
+            raise EpisodeOnHold(episode_id=episode_id)
         doomed = self._doom_blobs_of(episode_id)
         self._remove_terms(row, terms_of(row._mapping["metadata"], row.tags))
         self._delete(tables.episodes, id=episode_id)
