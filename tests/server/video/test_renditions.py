@@ -24,7 +24,8 @@ from tests.server.blob_servers import (
     create_bucket,
     moto_server,
 )
-from tests.server.episodes.server_without_http import Server, org, recording, server
+from tests.server.episodes.server_without_http import Server
+from tests.server.episodes.test_upkeep import org, recording, server
 from tests.server.episodes.test_uploads_api import created, download, finalize
 from tests.server.fixtures import StartServer
 from tests.server.running import RunningServer
