@@ -26,7 +26,7 @@ from rollbook.server.episodes.uploads import slot
 from rollbook.server.queries import DoomedObject, EpisodeRow
 from rollbook.server.queries.accounts import name_row
 from tests.server.blob_servers import ACCESS_KEY, BUCKET, SECRET_KEY, Served, rclone_server
-from tests.server.episodes.server_without_http import Server
+from tests.server.episodes.server_without_http import Server as Server
 from tests.server.fixtures import StartServer
 from tests.server.running import RunningServer
 from tests.server.tenants import Organisation, new_organisation
