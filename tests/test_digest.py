@@ -111,3 +111,12 @@ def test_a_root_binds_the_number_of_leaves() -> None:
 @pytest.mark.parametrize("data", [b"", b"abc", bytes(1000)])
 def test_checksums_take_bytes_and_views_alike(data: bytes) -> None:
     assert checksum(data) == checksum(memoryview(data))
+
+
+def test_a_root_is_that_of_rfc_6962_bound_to_the_number_of_leaves() -> None:
+    """Leaves and nodes are hashed with different first bytes, so that a node cannot be passed off as a leaf."""
+    leaves = [b"left", b"right", b"odd"]
+    left, right, odd = (hashlib.sha256(b"\x00" + leaf).digest() for leaf in leaves)
+    pair = hashlib.sha256(b"\x01" + left + right).digest()
+    top = hashlib.sha256(b"\x01" + pair + odd).digest()
+    assert merkle_root("domain", leaves) == digest_of("domain", [3, top])

@@ -376,6 +376,24 @@ def test_a_folder_that_appears_during_the_promotion_is_not_replaced(
     assert list(final.iterdir()) == []
 
 
+@pytest.mark.usefixtures("both_ways")
+def test_a_replaced_folder_that_cannot_be_removed_never_has_the_name_of_a_finished_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(folder: Path) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(folder))
+
+    final = make_folder(tmp_path / "final", "old")
+    finished = make_folder(tmp_path / "work", "new")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", broken)
+        with pytest.raises(StorageError, match=r"promoted, but .* remains as .*\.old"):
+            promote_folder(finished, final, replace=True)
+    assert whole_folder(final) == "new"
+    assert not finished.exists()
+    assert [whole_folder(old) for old in hidden(tmp_path)] == ["old"]
+
+
 def test_a_swap_that_fails_halfway_puts_the_old_folder_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -575,6 +593,18 @@ def test_a_renewed_lease_lasts_from_the_renewal_on(tmp_path: Path, clock: Clock)
     with pytest.raises(LeaseHeld):
         Lease.acquire(tmp_path / "lease", owner="ben", ttl_s=10, clock=clock)
     assert (lease.acquired_at, lease.expires_at) == (1000.0, 1019.0)
+
+
+def test_a_lease_that_its_own_owner_took_anew_cannot_be_renewed_by_the_earlier_holder(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """A worker that was started again has the same name; the one before it may still run."""
+    path = tmp_path / "lease"
+    earlier = Lease.acquire(path, owner="ada", ttl_s=10, clock=clock)
+    clock.now += 11
+    Lease.acquire(path, owner="ada", ttl_s=10, clock=clock)
+    with pytest.raises(LeaseHeld, match="lost it"):
+        earlier.renew()
 
 
 def test_an_expired_lease_that_nobody_took_can_be_renewed(tmp_path: Path, clock: Clock) -> None:

@@ -468,6 +468,18 @@ def test_members_that_overlap_by_their_own_headers_are_refused(
     assert "overlapping" in problem
 
 
+def test_a_member_that_begins_before_another_and_ends_inside_it_is_refused(tmp_path: Path) -> None:
+    """Its own header moves its bytes into the gap before the next member, and they reach into that member."""
+    large = npy(np.arange(500))
+    attack = bytearray(overlapping(large, method=zipfile.ZIP_STORED, padding=5000))
+    attack[28:30] = struct.pack("<H", 4000)
+    path = tmp_path / "attack.npz"
+    path.write_bytes(attack)
+    for source in (bytes(attack), path):
+        with pytest.raises(InvalidValue, match="overlapping another"):
+            read_npz(source)
+
+
 def test_a_member_that_lies_about_its_size_is_refused() -> None:
     packed = zipped(("a.npy", npy(np.zeros(1000))), method=zipfile.ZIP_DEFLATED)
     directory = packed.index(b"PK\x01\x02")
