@@ -463,3 +463,32 @@ def test_a_store_that_is_replaced_while_open_is_never_mixed_with_the_new_one(
     with pytest.raises(StorageError, match="replaced while it was open"):
         reader.array("candidates/target_root_gain")
     assert RolloutZarrStoreReader(path).array("candidates/target_root_gain").size
+
+
+# ---------------------------------------------------------------------------------- choosing rows
+
+
+def test_a_mask_or_row_ids_choose_rows(store: RolloutZarrStoreReader) -> None:
+    column = store.array("steps/step_index")
+    mask = column == 1
+    assert same(store.table("steps", ("step_index",), mask)["step_index"], column[mask])
+    ids = np.array([3, 0, 3])
+    assert same(store.table("steps", ("step_index",), ids)["step_index"], column[ids])
+    words = store.decoded("rollouts", "policy_id")
+    assert store.decoded("rollouts", "policy_id", np.array([2, 0])) == [words[2], words[0]]
+
+
+@pytest.mark.parametrize("rows", [[-1], [0.0], [True, False], [10**6]], ids=repr)
+def test_a_row_that_is_none_is_refused(store: RolloutZarrStoreReader, rows: Any) -> None:
+    """-1 means "no row" in a store. It must not become the last row."""
+    with pytest.raises(InvalidNumber):
+        store.table("steps", ("step_index",), rows)
+    with pytest.raises(InvalidNumber):
+        store.decoded("rollouts", "policy_id", rows)
+
+
+@pytest.mark.parametrize("row", [1.0, True, -1, 10**6], ids=repr)
+def test_one_row_is_a_number_of_a_row(store: RolloutZarrStoreReader, row: Any) -> None:
+    for read in (store.rollout, store.candidates, store.selected_depth):
+        with pytest.raises(InvalidNumber, match="row"):
+            read(row)
