@@ -41,6 +41,11 @@ _SAME_AS_ROOT = {
     "target_protocol_version_id": "target_protocol_version",
     "reason_code_version_id": "reason_code_version",
 }
+_WHOLE_LINEAGE = (
+    *("lineage/known_fields", "lineage/selector_target_row_id", "lineage/policy_revision_index"),
+    "targets/lineage_values",
+)
+"""A store has all of these columns, or none if an earlier release wrote it."""
 _TARGET_ID_TAIL = ("sem=", "inst=", "idx=")
 
 
@@ -130,7 +135,7 @@ def check_lineage_digests(columns: StoreColumns) -> Iterator[Violation]:
 
 def check_lineage_records(columns: StoreColumns) -> Iterator[Violation]:
     """Put every lineage record together again and compute its digest. Older stores do not keep all of its fields."""
-    if not columns.has("lineage/known_fields"):
+    if not any(columns.has(path) for path in _WHOLE_LINEAGE):
         return
     targets, there = columns.target_rows
     if not there.all():
