@@ -311,6 +311,7 @@ def _one_of_everything(person: Person) -> dict[str, str]:
         "eval_run_id": ("/api/ingest/eval-run", run, "eval_run_id"),
         "scenario_id": ("/api/verify/promote", promoted, "scenario_id"),
         "webhook_id": ("/api/webhooks", _HOOK, "id"),
+        "policy_id": ("/api/retention", {"older_than_days": 36_500}, "id"),
         "invitation_id": ("/api/invitations", _invite(), "id"),
     }
     ids = {
@@ -324,7 +325,7 @@ def _one_of_everything(person: Person) -> dict[str, str]:
 
 _UNKNOWN = {
     **dict.fromkeys(("episode_id", "upload_id", "eval_run_id", "scenario_id"), _ID),
-    **dict.fromkeys(("webhook_id", "invitation_id", "user_id"), _ID),
+    **dict.fromkeys(("webhook_id", "policy_id", "invitation_id", "user_id"), _ID),
     "key_id": "Unknown000",
     "kind": "sensors",
 }
@@ -449,3 +450,6 @@ def test_nothing_was_changed_by_a_cookie_alone(cast: Cast) -> None:
     assert members[ids["user_id"]] == "owner"
     hooks = {each["id"] for each in person.get("/api/webhooks").json()["webhooks"]}
     assert ids["webhook_id"] in hooks
+    policies = {each["id"] for each in person.get("/api/retention").json()["policies"]}
+    assert ids["policy_id"] in policies
+    assert person.get("/api/holds").json()["holds"] == []
