@@ -414,6 +414,8 @@ def test_members_over_the_same_bytes_are_refused() -> None:
     changed = bytearray(plain)
     changed[second + 42 : second + 46] = struct.pack("<L", 0)
     assert "overlapping" in refused(bytes(changed))
+    with pytest.raises(InvalidValue, match="overlapping"):
+        NpzArchive(bytes(changed))  # before a member is read
 
 
 def overlapping(large: bytes, *, method: int, padding: int = 0) -> bytes:
