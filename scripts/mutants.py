@@ -46,7 +46,12 @@ GUARDS: dict[str, tuple[str, ...]] = {
     "store/manifest": ("tests/store/test_manifest.py", "tests/store/test_reader.py"),
     "store/mapped": ("tests/store/test_mapped.py", "tests/store/test_reader.py"),
     "store/checks/files": ("tests/store/checks",),
-    "store/stored_files": ("tests/store/test_lost_files.py", "tests/store/test_repack.py"),
+    "store/stored_files": (
+        "tests/store/test_lost_files.py",
+        "tests/store/test_repack.py",
+        "tests/store/audit",
+        "tests/cli/test_cli_store.py",
+    ),
     # doors
     "server/accounts/keys": ("tests/server/accounts/test_keys.py",),
     "server/accounts/roles": (
