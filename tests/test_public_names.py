@@ -92,7 +92,9 @@ CLIENT_MEMBERS = """
     restore_episode spool start_episode
 """
 EPISODE_MEMBERS = "finalize id status storage upload upload_urls"
-RECORDED_MEMBERS = "actions archive delete download fetch record restore sensors video"
+RECORDED_MEMBERS = (
+    "actions archive delete download fetch metadata read_metadata record restore sensors video"
+)
 LOG_EPISODE = """
     name source robot policy_version env_version git_sha seed video sensors actions t_ns duration_s fps metadata tags
     status failure_time_s on_progress policy_revision

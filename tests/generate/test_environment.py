@@ -357,7 +357,7 @@ def test_options_that_mean_nothing_are_refused(options: dict[str, Any], message:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rows": [2]}, "rows: 2, expected rows from 0 to 1"),
+        ({"rows": [2]}, "row is 2, expected a number from 0 to 1"),
         ({"rows": []}, "rows: empty"),
         ({"horizon": 0}, "horizon is 0, expected at least 1"),
         ({"max_rows_tried": 0}, "max_rows_tried is 0, expected at least 1"),

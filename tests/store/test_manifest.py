@@ -253,8 +253,8 @@ def test_a_manifest_that_is_no_json_object_is_an_error_of_its_own(
         RolloutZarrStoreReader(result.store_dir)
 
 
-def test_sixty_thousand_candidates_make_fewer_than_three_hundred_files(tmp_path: Path) -> None:
+def test_sixty_thousand_candidates_make_at_most_three_hundred_files(tmp_path: Path) -> None:
     records = make_records(200, horizon=5, candidates=60)
     result = write_rollout_zarr_store(tmp_path / "s", records, selected_depth_enabled=False)
     assert result.num_candidates == 60_000
-    assert sum(path.is_file() for path in result.store_dir.rglob("*")) < 300
+    assert sum(path.is_file() for path in result.store_dir.rglob("*")) <= 300

@@ -334,7 +334,9 @@ def test_a_file_url_names_the_folder_and_anything_else_is_explained(tmp_path: Pa
 def test_a_backend_is_one_module_named_for_its_scheme(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = "def open_url(url, *, secret, s3_endpoint):\n    return url, secret, s3_endpoint\n"
+    code = (
+        "def open_url(url, *, secret, s3_endpoint, **more):\n    return url, secret, s3_endpoint\n"
+    )
     (tmp_path / "gs_blobs.py").write_text(code)
     (tmp_path / "az_blobs.py").write_text("import azure_is_not_installed\n")
     monkeypatch.setattr(blobs_room, "__path__", [*blobs_room.__path__, str(tmp_path)])

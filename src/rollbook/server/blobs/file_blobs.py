@@ -15,7 +15,7 @@ import shutil
 import stat
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from io import FileIO
 from itertools import islice
@@ -314,7 +314,13 @@ class LocalBlobs:
         return file
 
     def _forget(self, upload: str) -> None:
-        shutil.rmtree(self._uploads.root / upload, ignore_errors=True)
+        folder = self._uploads.root / upload
+        for _ in range(
+            _TRIES
+        ):  # a part that was on its way can arrive while its folder is being removed
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                return
 
     # ------------------------------------------------------------------------------------ housekeeping
 
@@ -372,7 +378,7 @@ class LocalBlobs:
         most: int | None,
         publish: Callable[[Incoming], str],
     ) -> PutResult:
-        incoming = await self._run(Incoming, self._incoming)
+        incoming = await self._new_incoming()
         try:
             await self._fill(incoming, key, chunks, most)
             etag = await self._run(publish, incoming)
@@ -385,6 +391,20 @@ class LocalBlobs:
         finally:
             # not awaited: it must also happen when this task is being cancelled
             submit_without_waiting(self._pool, incoming.discard)
+
+    async def _new_incoming(self) -> Incoming:
+        made = self._pool.submit(Incoming, self._incoming)
+        try:
+            with disk_errors():
+                return await asyncio.wrap_future(made)
+        except asyncio.CancelledError:
+            # a thread that has begun makes the file all the same, and nobody else would remove it
+            made.add_done_callback(self._discard_made)
+            raise
+
+    def _discard_made(self, made: Future[Incoming]) -> None:
+        if not made.cancelled() and made.exception() is None:
+            submit_without_waiting(self._pool, made.result().discard)
 
     async def _fill(
         self, incoming: Incoming, key: str, chunks: AsyncIterator[bytes], most: int | None
