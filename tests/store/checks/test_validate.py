@@ -337,6 +337,8 @@ CASES = [
     Case("rollouts/fork_step_index", stray_fork, {"wrong_fork"}),
     # where it came from
     Case("sources/source_shard_row", put(0, -1), {"missing_shard_row", "wrong_lineage_digest"}),
+    Case("lineage/policy_revision_index", put(0, 7), {"code_out_of_range"}),
+    Case("lineage/policy_revision_index", put(0, -2), {"code_out_of_range"}),
     Case("sources/source_shard_id", put(0, -1), {"missing_word", "wrong_lineage_digest"}),
     Case("sources/split_manifest_hash_id", put(0, -1), {"missing_word", "wrong_lineage_digest"}),
     Case("lineage/oracle_config_id", put(2, -1), {"missing_word", "wrong_lineage_digest"}),

@@ -155,6 +155,13 @@ def check_lineage_records(columns: StoreColumns) -> Iterator[Violation]:
         any_in_row(records.digests() != stored) & any_in_row(stored != 0),
         "lineage_digest is not that of the lineage in the columns of this row",
     )
+    stated = columns["lineage/policy_revision_index"]
+    yield from violations_at(
+        "code_out_of_range",
+        "lineage",
+        (stated < -1) | (stated >= len(revisions)),
+        f"policy_revision_index is none of the {len(revisions)} stated policy revisions, and not -1",
+    )
 
 
 def check_lineage_values(columns: StoreColumns) -> Iterator[Violation]:
