@@ -347,6 +347,7 @@ def test_ctrl_c_does_not_interrupt_the_start_of_a_worker() -> None:
 import os, signal, threading, time
 from rollbook.engines.processes import _interrupts_blocked
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests with & has it ignored
 threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
 started = False
 try:
