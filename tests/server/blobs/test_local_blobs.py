@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from rollbook.errors import (
     UploadNotFound,
 )
 from rollbook.server import blobs as blobs_room
+from rollbook.server.blobs import file_blobs
 from rollbook.server.blobs.file_blobs import LocalBlobs
 from rollbook.server.blobs.files import Incoming
 from rollbook.server.blobs.open import open_blobs
@@ -138,6 +140,46 @@ async def test_a_put_that_ends_in_any_way_leaves_no_file_behind(blobs: LocalBlob
             await task
     assert await read(blobs) == b"kept"
     assert await settled(blobs) == []
+
+
+async def test_a_put_that_is_cancelled_while_its_file_is_made_leaves_no_file_behind(
+    blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+
+    class SlowlyMade(Incoming):
+        def __init__(self, folder: Path) -> None:
+            begun.set()
+            cancelled.wait()
+            super().__init__(folder)
+
+    monkeypatch.setattr(file_blobs, "Incoming", SlowlyMade)
+    task = asyncio.create_task(blobs.put(KEY, _forever(), content_type="video/mp4"))
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    cancelled.set()
+    assert await settled(blobs) == []
+
+
+async def test_a_part_that_arrives_while_its_upload_is_aborted_leaves_no_folder_behind(
+    blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = await blobs.start_multipart(KEY, content_type="video/mp4")
+    remove, late = shutil.rmtree, iter([True])
+
+    def removed(folder: Path, *, ignore_errors: bool) -> None:
+        for entry in folder.iterdir():
+            entry.unlink()
+        if next(late, False):
+            (folder / "1").write_bytes(b"late")  # after the folder was listed, before it is removed
+        else:
+            remove(folder, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", removed)
+    await blobs.abort_multipart(KEY, upload)
+    assert os.listdir(blobs.root / "uploads") == []
 
 
 async def _forever() -> AsyncIterator[bytes]:
@@ -278,6 +320,7 @@ async def test_a_store_whose_folder_is_gone_is_not_ready_and_not_empty(blobs: Lo
 _KILLED = """
 import asyncio, os, sys
 from pathlib import Path
+from rollbook.server.blobs import file_blobs
 from rollbook.server.blobs.file_blobs import LocalBlobs
 
 async def forever(value):

@@ -384,9 +384,8 @@ class LocalBlobs:
             etag = await self._run(publish, incoming)
             return PutResult(incoming.size, incoming.sha256(), etag)
         except Exception:
-            await self._run(
-                incoming.discard
-            )  # the disk has room again before the sender gets the error
+            # waited for: the disk has room again before the sender gets the error
+            await self._run(incoming.discard)
             raise
         finally:
             # not awaited: it must also happen when this task is being cancelled
