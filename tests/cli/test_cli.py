@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import typer
 
 from rollbook import __version__
-from rollbook.cli.main import app, main
+from rollbook.cli.main import app
 from rollbook.contracts import (
     COMPATIBLE,
     TrainerBatch,
@@ -26,29 +24,9 @@ from rollbook.contracts import (
     write_file,
 )
 from rollbook.store import write_rollout_zarr_store
+from tests.command import Ended, rollbook
 from tests.factories import artifact, proof, revision, samples, table
 from tests.store.synthetic import make_records
-
-
-class Result(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def rollbook(*arguments: object) -> Result:
-    """The command in this process: what it prints and how it ends."""
-    out, err = io.StringIO(), io.StringIO()
-    argv, sys.argv = sys.argv, ["rollbook", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-    except SystemExit as stop:
-        code = stop.code
-    finally:
-        sys.argv = argv
-    assert isinstance(code, int)
-    return Result(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture
@@ -62,7 +40,7 @@ def document(tmp_path: Path) -> Path:
     return tmp_path / "rollouts.json"
 
 
-def findings(result: Result) -> Any:
+def findings(result: Ended) -> Any:
     return json.loads(result.stdout)
 
 

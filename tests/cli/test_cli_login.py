@@ -2,59 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import re
 import stat
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
 import pytest
 
 from rollbook.cli import login as login_module
-from rollbook.cli.main import main
 from rollbook.client import Client
 from rollbook.client.credentials import Profile, credentials_path, read_profile, write_profile
+from tests.command import Ended, rollbook
 from tests.server.fixtures import StartServer, running_server
 from tests.server.people import Person
 from tests.server.running import RunningServer
 
 __all__ = ["running_server"]
-
-
-class Result(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.stdout)
-
-
-def rollbook(
-    *arguments: object, out: io.StringIO | None = None, err: io.StringIO | None = None
-) -> Result:
-    """The command in this process: what it prints and how it ends."""
-    out, err = out or io.StringIO(), err or io.StringIO()
-    argv, sys.argv = sys.argv, ["rollbook", *map(str, arguments)]
-    code: object = None
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-    except SystemExit as stop:
-        code = stop.code
-    finally:
-        sys.argv = argv
-    assert isinstance(code, int)
-    return Result(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +52,12 @@ def signed_in(server: RunningServer) -> None:
     write_profile(Profile(api_key=server.api_key, base_url=server.base_url))
 
 
-def decided(person: Person, decision: str, *arguments: object) -> Result:
+def decided(person: Person, decision: str, *arguments: object) -> Ended:
     """Logs in while somebody at a browser reads the code and decides."""
     return decided_about(person, decision, "login", *arguments)
 
 
-def decided_about(person: Person, decision: str, *command: object) -> Result:
+def decided_about(person: Person, decision: str, *command: object) -> Ended:
     out, err = io.StringIO(), io.StringIO()
 
     def decide() -> None:

@@ -39,7 +39,7 @@ from rollbook.contracts.npz import write_npz
 from rollbook.errors import ConfigurationError
 from rollbook.evals.store_episodes import log_chains
 from rollbook.scoring import rollup
-from tests.cli.test_cli_login import Result, rollbook
+from tests.command import Ended, rollbook
 from tests.evals.faulty_proxy import Fault, FaultyProxy
 from tests.evals.recorded_runs import SlidingEnv, away
 from tests.evals.small_stores import small_store
@@ -128,7 +128,7 @@ def asserting_gate(folder: Path) -> Path:
     return path
 
 
-def replay(policy: str, ids: list[str], *options: object, version: str = "v4") -> Result:
+def replay(policy: str, ids: list[str], *options: object, version: str = "v4") -> Ended:
     return rollbook(
         *("replay", "run", "--policy", f"{POLICIES}:{policy}", "--candidate-version", version),
         *("--baseline-episodes", ",".join(ids), *options),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.serving import rollbook
+from tests.command import rollbook
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_an_organisation_gets_another_name(tmp_path: Path, org_id: str) -> None:
     shown = rollbook("server", "rename-organisation", org_id, "Acme", *place)
     assert shown.stdout == f"organisation  Acme ({org_id})\n"
     refused = rollbook("server", "rename-organisation", org_id, "x" * 1000, *place, "--json")
-    assert refused.status != 0
+    assert refused.returncode != 0
     assert "characters" in json.loads(refused.stderr)["error"]
 
 
@@ -41,12 +41,12 @@ def test_an_organisation_gets_a_quota_and_loses_it_again(tmp_path: Path, org_id:
     free = rollbook("server", "set-quota", org_id, *place)
     assert free.stdout.count("the server's limit") == 2
     negative = rollbook("server", "set-quota", org_id, "--episodes", "-1", *place)
-    assert negative.status != 0
+    assert negative.returncode != 0
 
 
 def test_an_unknown_organisation_is_named(tmp_path: Path, org_id: str) -> None:
     unknown = rollbook("server", "set-quota", "nobody", "--data", tmp_path, "--json")
-    assert unknown.status == 2
+    assert unknown.returncode == 2
     assert "nobody" in json.loads(unknown.stderr)["error"]
 
 
@@ -83,4 +83,4 @@ def test_a_retention_policy_is_tried_added_listed_and_removed(tmp_path: Path, or
     assert retention("remove", policy_id) == {"policy_id": policy_id, "removed": True}
     assert retention("list") == []
     unknown = rollbook("server", "retention", "hold", org_id, "none", "--reason", "x", *place)
-    assert (unknown.status, "no episode" in unknown.stderr) == (2, True)
+    assert (unknown.returncode, "no episode" in unknown.stderr) == (2, True)

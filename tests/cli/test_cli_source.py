@@ -16,7 +16,7 @@ import typer
 
 from rollbook.cli.source import app
 from rollbook.generate.sources.reader import SourceStore
-from tests.cli.test_cli import Result, rollbook
+from tests.command import Ended, rollbook
 from tests.generate.source_rows import room, write_store
 
 COMMANDS = ("make", "import", "info", "validate", "preview")
@@ -70,12 +70,12 @@ def write_way(path: Path, *, lift: float = 0.0, frames: int = 9) -> None:
     path.write_text(json.dumps(matrices))
 
 
-def said(result: Result) -> Any:
+def said(result: Ended) -> Any:
     assert result.returncode == 0, result
     return json.loads(result.stdout)
 
 
-def refused(result: Result, code: int, *words: str) -> None:
+def refused(result: Ended, code: int, *words: str) -> None:
     assert result.returncode == code, result
     assert result.stdout == ""
     for word in words:

@@ -23,7 +23,7 @@ from rollbook.store.audit.charts import colour_ramp
 from rollbook.store.audit.depth_png import depth_png
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.writer import write_rollout_zarr_store
-from tests.cli.test_cli import Result, rollbook
+from tests.command import Ended, rollbook
 from tests.store.synthetic import make_records, spec_fixture_records
 from tests.store.tampering import copy_store, edit, flip_bit, sign
 
@@ -46,11 +46,11 @@ def store(good: Path, tmp_path: Path) -> Path:
     return copy_store(good, tmp_path / "rich.zarr")
 
 
-def said(result: Result) -> Any:
+def said(result: Ended) -> Any:
     return json.loads(result.stdout)
 
 
-def refused(result: Result, code: int, *words: str) -> None:
+def refused(result: Ended, code: int, *words: str) -> None:
     assert result.returncode == code, result
     assert result.stdout == ""
     for word in words:

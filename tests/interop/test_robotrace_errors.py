@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.command import rollbook
 from tests.interop.conftest import MakeRobotraceClient, Portal, portal_of
 from tests.interop.crowded_proxy import CrowdedProxy
 from tests.interop.public_client import robotrace
-from tests.server.serving import Served, rollbook, serving
+from tests.server.serving import Served, serving
 
 
 def said(error: Any) -> dict[str, Any]:

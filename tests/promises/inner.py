@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +17,7 @@ import msgspec
 import typer.main
 
 from rollbook.app import create_app
-from rollbook.cli.main import app, main
+from rollbook.cli.main import app
 from rollbook.contracts.evals import EvalResult
 from rollbook.contracts.gate import Gate
 from rollbook.contracts.npz import read_npz, write_npz
@@ -38,6 +35,7 @@ from rollbook.store.records import (
     TargetEvalCrop,
 )
 from rollbook.store.repack import repack_store
+from tests.command import rollbook
 from tests.server.people import Person
 from tests.server.receiver import Receiver
 from tests.server.running import Access, RunningServer
@@ -148,17 +146,8 @@ def _facts(parameter: Any) -> dict[str, Any]:
 
 def command_line(*arguments: object) -> tuple[int, str]:
     """The command in this process: how it ends, and what it prints."""
-    out, err = io.StringIO(), io.StringIO()
-    argv, sys.argv = sys.argv, ["rollbook", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-    except SystemExit as stop:
-        code = stop.code
-    finally:
-        sys.argv = argv
-    assert isinstance(code, int), err.getvalue()
-    return code, out.getvalue()
+    ended = rollbook(*arguments)
+    return ended.returncode, ended.stdout
 
 
 @cache

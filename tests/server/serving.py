@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import re
 import signal
@@ -13,11 +12,9 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import httpx
 
-from rollbook.cli.main import main
 from tests.leash import start_tied
 
 START_LIMIT_S = 60.0
@@ -105,24 +102,3 @@ def workers_of(server: Served) -> list[int]:
         for pid in children(server.process.pid)
         if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
-
-
-class Ended(NamedTuple):
-    status: int
-    stdout: str
-    stderr: str
-
-
-def rollbook(*arguments: object) -> Ended:
-    """A command that ends, in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    argv, sys.argv = sys.argv, ["rollbook", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-    except SystemExit as stop:
-        code = stop.code
-    finally:
-        sys.argv = argv
-    assert isinstance(code, int)
-    return Ended(code, out.getvalue(), err.getvalue())

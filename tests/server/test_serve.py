@@ -18,7 +18,8 @@ import httpx
 import pytest
 
 from rollbook.server.settings import Settings
-from tests.server.serving import START_LIMIT_S, Served, rollbook, serving, workers_of
+from tests.command import rollbook
+from tests.server.serving import START_LIMIT_S, Served, serving, workers_of
 
 _CREATE = "/api/ingest/episode"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -160,7 +161,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_made(tmp_path: Path) ->
         taken.listen()
         port = taken.getsockname()[1]
         ended = rollbook("serve", "--data", tmp_path / "data", "--port", port)
-    assert ended.status == 2
+    assert ended.returncode == 2
     assert "choose another --port" in ended.stderr
     assert not (tmp_path / "data" / "rollbook.db").exists()
 
@@ -181,7 +182,7 @@ def test_an_option_that_cannot_be_is_said_at_once(
     tmp_path: Path, options: list[str], said: str
 ) -> None:
     ended = rollbook("serve", "--data", tmp_path / "data", "--port", 0, *options)
-    assert ended.status == 2
+    assert ended.returncode == 2
     assert said in ended.stderr
     assert "API key" not in ended.stdout
 
@@ -196,10 +197,10 @@ def test_processes_that_start_together_agree_on_one_secret(tmp_path: Path) -> No
 
 
 def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    assert rollbook("server", "migrate", "--data", tmp_path / "data").status == 0
+    assert rollbook("server", "migrate", "--data", tmp_path / "data").returncode == 0
     (tmp_path / "data" / "secret.key").chmod(0o644)
     ended = rollbook("server", "doctor", "--data", tmp_path / "data")
-    assert ended.status == 1
+    assert ended.returncode == 1
     assert "chmod 600" in ended.stderr
 
 
@@ -244,12 +245,12 @@ def test_a_backup_becomes_the_same_server_again(tmp_path: Path) -> None:
     made = as_json("server", "bootstrap", "--data", data, "--org", "Acme")
     saved = as_json("server", "backup", away, "--data", data)
     assert saved["files"] >= 2
-    assert rollbook("server", "backup", away, "--data", data).status == 1, "never over another"
+    assert rollbook("server", "backup", away, "--data", data).returncode == 1, "never over another"
     assert as_json("server", "restore", away, "--data", back)["bytes"] == saved["bytes"]
     assert (back / "secret.key").read_bytes() == (data / "secret.key").read_bytes()
     found = as_json("server", "doctor", "--data", back)["findings"]
     assert f"organisation {made['org_id']}" in [each["subject"] for each in found]
     (away / "rollbook.db").write_bytes(b"damaged")
     ended = rollbook("server", "restore", away, "--data", tmp_path / "other")
-    assert ended.status == 1
+    assert ended.returncode == 1
     assert not (tmp_path / "other").exists()

@@ -13,11 +13,12 @@ import httpx
 import psycopg
 import pytest
 
+from tests.command import Ended, rollbook
 from tests.journeys.deployments import S3_ACCESS
 from tests.server.blob_servers import BUCKET, free_port, rclone_server
 from tests.server.blob_servers import Served as ServedS3
 from tests.server.postgres_cluster import PostgresCluster
-from tests.server.serving import START_LIMIT_S, Ended, rollbook, serving
+from tests.server.serving import START_LIMIT_S, serving
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def taken_port() -> Iterator[int]:
 
 def is_refused(ended: Ended, data: Path, said: str) -> bool:
     """In one line, before there is anything that could hold a key."""
-    assert ended.status in (1, 2), ended
+    assert ended.returncode in (1, 2), ended
     assert said in ended.stderr
     assert len(ended.stderr.splitlines()) == 1, ended.stderr
     assert ended.stdout == ""
@@ -72,7 +73,7 @@ def test_a_value_that_cannot_work_is_one_line(
 
 def test_a_port_that_is_no_number_is_said_by_its_option(tmp_path: Path) -> None:
     ended = rollbook("serve", "--data", tmp_path / "data", "--port", "eighty")
-    assert ended.status == 2
+    assert ended.returncode == 2
     assert "'--port'" in ended.stderr.splitlines()[-1]
     assert not (tmp_path / "data").exists()
 

@@ -20,8 +20,8 @@ from rollbook.server.queries import (
     use_sign_in_link,
     user_by_email,
 )
+from tests.command import rollbook
 from tests.server.people import PASSWORD, House, Person, house, join
-from tests.server.serving import rollbook
 
 __all__ = ["house"]
 HOUR_US = RESET_LINK_LASTS_S * 1_000_000
@@ -76,7 +76,7 @@ def test_the_link_leads_to_a_new_password_while_the_server_runs(house: House) ->
     ended = rollbook(
         "server", "reset-password", *place, "--public-url", house.server.base_url, email, "--json"
     )
-    assert ended.status == 0, ended.stderr
+    assert ended.returncode == 0, ended.stderr
     said = json.loads(ended.stdout)
     assert said["user"]["email"] == email
     assert person.get("/api/whoami").status_code == 401, "signed out"
@@ -105,10 +105,10 @@ def test_it_says_what_to_do_with_the_link(tmp_path: Path) -> None:
         rollbook("server", "bootstrap", "--data", tmp_path, "--org", "Acme", "--json").stdout
     )
     ended = rollbook("server", "reset-password", "--data", tmp_path, made["user"]["email"])
-    assert ended.status == 0
+    assert ended.returncode == 0
     assert "all sessions have ended" in ended.stdout
     assert "valid for 60 minutes: http://127.0.0.1:8321/sign-in?token=" in ended.stdout
     assert ended.stdout.rstrip().endswith("&next=/password")
     unknown = rollbook("server", "reset-password", "--data", tmp_path, "no@example.com", "--json")
-    assert unknown.status == 2
+    assert unknown.returncode == 2
     assert "no@example.com" in json.loads(unknown.stderr)["error"]

@@ -28,7 +28,7 @@ from rollbook.server.blobs.blob_file import BlobFile
 from rollbook.server.blobs.inspect_blob import Inspection, Question, inspect_blobs
 from rollbook.server.blobs.interface import BlobStore, PartInfo
 from rollbook.server.blobs.open import open_blobs
-from rollbook.server.blobs.s3_blobs import s3_client
+from rollbook.server.blobs.s3_client import s3_client
 from rollbook.server.blobs.signing import Grant, UrlSigner
 from tests.server.blob_servers import (
     ACCESS_KEY,

@@ -16,7 +16,7 @@ from rollbook.errors import BlobStoreUnavailable, ConfigurationError
 from rollbook.server.blobs import s3_blobs
 from rollbook.server.blobs.interface import BlobStore
 from rollbook.server.blobs.open import open_blobs
-from rollbook.server.blobs.s3_blobs import s3_client
+from rollbook.server.blobs.s3_client import s3_client
 from tests.server.blob_servers import (
     ACCESS_KEY,
     BUCKET,
@@ -391,8 +391,8 @@ async def test_a_port_nobody_listens_on_is_unavailable_soon() -> None:
 @pytest.fixture
 async def two_threads(rclone: Served, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BlobStore]:
     """Each waits for one second at a time."""
-    monkeypatch.setattr(s3_blobs, "_REQUESTS_AT_ONCE", 2)
-    monkeypatch.setattr(s3_blobs, "_READ_S", 1.0)
+    monkeypatch.setattr(s3_blobs, "REQUESTS_AT_ONCE", 2)
+    monkeypatch.setattr(s3_blobs, "READ_S", 1.0)
     store = opened(rclone.url)
     yield store
     await store.close()

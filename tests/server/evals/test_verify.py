@@ -11,7 +11,7 @@ import pytest
 from rollbook.client import Client
 from rollbook.contracts.npz import write_npz
 from rollbook.server.db.columns import new_id
-from tests.cli.test_cli_login import rollbook
+from tests.command import rollbook
 from tests.server.campaigns import Campaigner, campaigner
 from tests.server.fixtures import StartServer
 from tests.server.running import RunningServer

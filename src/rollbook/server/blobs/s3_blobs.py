@@ -12,7 +12,6 @@ import asyncio
 import hashlib
 import io
 import logging
-import os
 import re
 import tempfile
 import time
@@ -26,10 +25,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
-import boto3
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
-from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
 from rollbook.errors import (
@@ -54,8 +50,14 @@ from rollbook.server.blobs.interface import (
     check_prefix,
     content_disposition,
 )
+from rollbook.server.blobs.s3_client import (
+    ATTEMPTS,
+    BROKEN_OFF,
+    READ_S,
+    REQUESTS_AT_ONCE,
+    s3_client,
+)
 from rollbook.server.metrics import NO_METRICS, Metrics
-from rollbook.server.settings import is_http_url
 
 T = TypeVar("T")
 
@@ -63,11 +65,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _PART = 16 << 20
 """A smaller object is one request; a larger one is sent in parts of this size, so memory stays flat up to 160 GB."""
 _CHUNK = 1 << 20
-_REQUESTS_AT_ONCE = 32
-_ATTEMPTS = 4
 _FIRST_WAIT_S = 0.1
-_READ_S = 10.0
-"""Until the next bytes of an answer: a thread is free again after four times this, and the pauses between."""
 _LONGEST_CALL_S = 15.0
 """Of a call that moves no bytes of blobs, with its repetitions and the wait for a thread."""
 _SLOWEST_BYTES_PER_S = 100_000
@@ -121,10 +119,10 @@ class S3Blobs:
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self._endpoint = endpoint
-        self._client = s3_client(bucket, endpoint, read_timeout_s=_READ_S)
+        self._client = s3_client(bucket, endpoint, read_timeout_s=READ_S)
         self._signer = s3_client(bucket, public_endpoint) if public_endpoint else self._client
         self._metrics = metrics
-        self._threads = ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="s3")
+        self._threads = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="s3")
 
     # ------------------------------------------------------------------------------------ whole blobs
 
@@ -434,17 +432,17 @@ class S3Blobs:
         except ClientError as error:
             outcome = "refused"
             raise self._our_error(error, key) from error
-        except (BotoCoreError, TimeoutError, *_BROKEN_OFF) as error:
+        except (BotoCoreError, TimeoutError, *BROKEN_OFF) as error:
             raise self._unreachable(error) from error
         finally:
             self._metrics.s3_request(operation, outcome, time.monotonic() - began)
 
     async def _answer(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, ATTEMPTS + 1):
             try:
                 return await self._in_thread(ask)
-            except _BROKEN_OFF:
-                if attempt == _ATTEMPTS:
+            except BROKEN_OFF:
+                if attempt == ATTEMPTS:
                     raise
             except ClientError as error:
                 told = error.response["ResponseMetadata"]
@@ -498,77 +496,6 @@ class S3Blobs:
 
 class _RangeAfterEnd(Exception):
     """The range that was asked for begins after the end of the object."""
-
-
-class _ShortBody(Exception):
-    """The message of an error has fewer bytes than its header says."""
-
-
-_BROKEN_OFF = (HTTPError, ResponseParserError, _ShortBody)
-"""An answer that breaks off in the middle of an error message, where boto3 does not ask again."""
-
-
-def _refuse_short_body(response_dict: Mapping[str, Any], **_: Any) -> None:
-    """boto3 takes what it got of an error for the whole, and would call a lost bucket or upload a lost object."""
-    said = response_dict["headers"].get("content-length", "")
-    body = response_dict["body"]
-    if response_dict["status_code"] < 300 or not said.isdecimal() or not isinstance(body, bytes):
-        return
-    if response_dict["context"]["operation_name"].startswith("Head"):
-        return  # an answer to HEAD has no body
-    if len(body) < int(said):
-        raise _ShortBody(f"{len(body)} of {said} bytes")
-
-
-def s3_client(
-    bucket: str,
-    endpoint: str | None,
-    environment: Mapping[str, str] = os.environ,
-    *,
-    read_timeout_s: float = _READ_S,
-) -> Any:
-    """Credentials and region come from the usual `AWS_*` variables, from a profile or from the role of this machine.
-
-    The bucket is part of the path, except on AWS, where it is part of the host unless a dot would break TLS.
-    """
-    endpoint = (
-        endpoint or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
-    )
-    if endpoint is not None:
-        if not is_http_url(endpoint):
-            message = f"blobs: S3 endpoint {endpoint!r} is not a URL; expected for example https://s3.example.com"
-            raise ConfigurationError(message=message)
-        endpoint = endpoint.rstrip("/")
-    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
-    config = Config(
-        signature_version="s3v4",
-        connect_timeout=3,
-        read_timeout=read_timeout_s,
-        max_pool_connections=_REQUESTS_AT_ONCE,
-        retries={"total_max_attempts": _ATTEMPTS, "mode": "standard"},
-        s3={
-            "addressing_style": "virtual" if endpoint is None and "." not in bucket else "path",
-            "us_east_1_regional_endpoint": "regional",
-        },
-        # not every server knows these headers; the bytes are checked by their SHA-256 when an episode is finalized
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-    )
-    try:
-        session = boto3.Session(region_name=region)
-        client = session.client("s3", endpoint_url=endpoint, config=config)
-        client.meta.events.register("before-parse.s3", _refuse_short_body)
-        credentials = session.get_credentials()
-    except (BotoCoreError, ValueError) as error:
-        message = f"blobs: S3 cannot be used: {error}; check the AWS_* variables and the AWS configuration files"
-        raise ConfigurationError(message=message) from error
-    if credentials is None:
-        message = (
-            "blobs: no S3 credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-            "or give this machine a profile or a role"
-        )
-        raise ConfigurationError(message=message)
-    return client
 
 
 def _condition(replace: bool) -> dict[str, str]:
