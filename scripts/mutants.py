@@ -55,12 +55,14 @@ GUARDS: dict[str, tuple[str, ...]] = {
     # doors
     "server/accounts/keys": ("tests/server/accounts/test_keys.py",),
     "server/accounts/roles": (
+        "tests/server/accounts/test_roles.py",
         "tests/server/test_permissions.py",
         "tests/server/accounts/test_key_scopes.py",
     ),
     "server/accounts/callers": (
         "tests/server/accounts/test_keys.py",
         "tests/server/accounts/test_key_scopes.py",
+        "tests/server/accounts/test_auth_api.py",
     ),
     "server/accounts/sessions": ("tests/server/accounts/test_sign_in.py",),
     "server/blobs/signing": (
@@ -72,6 +74,9 @@ GUARDS: dict[str, tuple[str, ...]] = {
     "server/http/connections": ("tests/server/http/test_connections.py",),
     "server/http/limits": ("tests/server/http/test_limits.py",),
     "server/http/cursors": ("tests/server/queries", "tests/server/http"),
+    "server/queries/retention": ("tests/server/episodes/test_retention.py",),
+    "server/episodes/upkeep_lease": ("tests/server/episodes/test_upkeep.py",),
+    "server/backup": ("tests/server/test_backup.py",),
     # decisions
     "contracts/gate": ("tests/contracts/test_gate.py", "tests/scoring"),
     "contracts/outcomes": ("tests/contracts", "tests/scoring"),
