@@ -60,16 +60,20 @@ def test_the_installed_command_runs() -> None:
     assert result.stdout.endswith("10 checked, all green\n")
 
 
-def test_help_begins_with_first_steps_and_groups_the_commands() -> None:
+def test_help_has_a_start_for_each_kind_of_reader_and_groups_the_commands() -> None:
     shown = rollbook("--help").stdout
-    headings = ["First steps:", "Options:", "Record:", "Store:", "Generate:", "Replay:", "Operate:"]
+    readers = ["You record a robot", "You generate rollouts", "You have rollouts and batches"]
+    headings = [*readers, "Options:", "Record:", "Store:", "Generate:", "Replay:", "Operate:"]
     places = [shown.index(heading) for heading in headings]
     assert places == sorted(places)
-    steps = shown.split("First steps:")[1].split("Options:")[0].strip().splitlines()
-    assert len(steps) == 3
+    assert max(map(len, shown.splitlines())) < 80
+    steps = [line for line in shown.splitlines() if line.startswith("    rollbook ")]
+    assert len(steps) >= 2 * len(readers)
     for step in steps:
-        command = step.strip().split("   ")[0].split()[1:]
-        assert rollbook(*command, "--help").returncode == 0
+        command = step.split()[1:3]
+        if command[0] in ("serve", "login"):
+            command = command[:1]
+        assert rollbook(*command, "--help").returncode == 0, step
 
 
 def every_command(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -223,14 +227,53 @@ def test_a_batch_that_was_not_made_of_these_rollouts_is_found(tmp_path: Path) ->
     assert [each["code"] for each in report["findings"]] == [None, "digest_mismatch"]
 
 
-def test_a_batch_alone_is_checked_alone(tmp_path: Path) -> None:
+@pytest.fixture
+def lone_batch(tmp_path: Path) -> Path:
+    """A batch of the rollouts of `table([2, 3])`, without them."""
     batch = TrainerBatch.assemble(
-        batch_id="b", target_revision=revision(9), rollouts=table([2, 2]), assembled_at_ms=1
+        batch_id="b", target_revision=revision(9), rollouts=table([2, 3]), assembled_at_ms=1
     )
-    (tmp_path / "b.json").write_bytes(batch_to_json(batch))
-    result = rollbook("contracts", "check", tmp_path / "b.json")
-    assert result.returncode == 0
-    assert "2 of its rollouts are not here" in result.stdout
+    (tmp_path / "batch.json").write_bytes(batch_to_json(batch))
+    return tmp_path / "batch.json"
+
+
+def test_a_batch_without_its_rollouts_is_not_plainly_green(lone_batch: Path) -> None:
+    shown = rollbook("contracts", "check", lone_batch)
+    assert shown.returncode == 0
+    first, last = shown.stdout.splitlines()
+    assert first.startswith("part")
+    assert last == ("1 checked, none failed; 2 rollouts were NOT checked: give their files too")
+    report = findings(rollbook("contracts", "check", lone_batch, "--json"))
+    counts = (report["passed"], report["checked"], report["failed"], report["unchecked"])
+    assert counts == (True, 1, 0, 2)
+
+
+def test_a_check_that_has_to_be_complete_fails_without_the_rollouts(lone_batch: Path) -> None:
+    asked = rollbook("contracts", "check", lone_batch, "--complete", "--json")
+    assert (asked.returncode, findings(asked)["passed"]) == (1, False)
+
+
+@pytest.mark.parametrize("name", ["rollouts.jsonl", "rollouts.table"])
+def test_the_rollouts_of_a_batch_may_be_in_another_file(
+    lone_batch: Path, tmp_path: Path, name: str
+) -> None:
+    if name.endswith(".table"):
+        save_table(table([2, 3]), tmp_path / name)
+    else:
+        write_file(table([2, 3]), [], tmp_path / name)
+    shown = rollbook("contracts", "check", lone_batch, tmp_path / name, "--complete")
+    assert (shown.returncode, shown.stdout.splitlines()[-1][-9:]) == (0, "all green")
+    assert f"{lone_batch} $" in shown.stdout
+    assert "assembled again from its rollouts" in shown.stdout
+
+
+def test_a_batch_is_compared_with_the_rollouts_of_another_file(
+    lone_batch: Path, tmp_path: Path
+) -> None:
+    save_table(table([2, 4]), tmp_path / "other.table")
+    shown = rollbook("contracts", "check", tmp_path / "other.table", lone_batch)
+    assert shown.returncode == 1
+    assert "[digest_mismatch]" in shown.stdout
 
 
 def test_a_table_is_checked_to_the_last_byte(tmp_path: Path) -> None:

@@ -48,28 +48,35 @@ def _rules(compatible: bool) -> ContractRules:
 
 @app.command()
 def check(
-    path: Annotated[
-        Path | None,
+    paths: Annotated[
+        list[Path] | None,
         typer.Argument(
+            metavar="[FILE]...",
             exists=True,
             dir_okay=False,
-            help="File to check: JSON, JSONL or a saved table. Without it, the reference loop runs.",
+            help="Files to check: JSON, JSONL or saved tables. Without any, the reference loop runs.",
         ),
     ] = None,
+    complete: Annotated[
+        bool,
+        typer.Option(
+            "--complete", help="Also fail if a rollout of a batch is in none of the files."
+        ),
+    ] = False,
     compatible: Compatible = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check every digest and rule of a file, or the reference loop.
+    """Check every digest and rule of files, or the reference loop.
 
     Print one line per record or criterion, and every violation. The exit code is 0 only if all checks pass.
+    A batch is assembled again from its rollouts, which may be in another of the files. Rollouts that are in
+    none of them are counted as not checked, in the last line and in --json; with --complete they are a failure.
     """
-    from rollbook.contracts.rl.check import check_file
+    from rollbook.contracts.rl.check import check_files
     from rollbook.contracts.rl.reference_loop import check_reference_loop
 
-    findings = (
-        check_reference_loop() if path is None else check_file(path, rules=_rules(compatible))
-    )
-    print_findings(findings, as_json=as_json)
+    findings = check_files(paths, rules=_rules(compatible)) if paths else check_reference_loop()
+    print_findings(findings, as_json=as_json, complete=complete)
 
 
 def _read(path: Path, compatible: bool) -> tuple[RolloutTable, list[TrainerBatch]]:

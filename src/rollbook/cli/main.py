@@ -61,12 +61,24 @@ app = typer.Typer(
     name="rollbook",
     help="""The book of record for policy rollouts: record, prove, train, replay, decide.
 
-    First steps:
+    \b
+    You record a robot or a simulator:
+      rollbook serve                 start a server, get an API key
+      rollbook login                 keep the key on this machine
+      rollbook episodes list         after rollbook.log_episode(...) in Python
+      rollbook replay run --help     compare a new policy with the episodes
 
     \b
-      rollbook contracts check   check that the installation works
-      rollbook serve             start a server and get an API key
-      rollbook login             store an API key on this machine
+    You generate rollouts and train on them:
+      rollbook source make flats     make furnished flats, or import scans
+      rollbook generate run --help   rollouts in them, into a store
+      rollbook store audit --help    look at a store as a page
+
+    \b
+    You have rollouts and batches of an RL trainer:
+      rollbook contracts check rollouts.jsonl batch.json
+      rollbook contracts convert rollouts.jsonl rollouts.table
+      rollbook contracts lineage rollouts.jsonl batch.json
     """,
     epilog="`rollbook COMMAND --help` describes a command.",
     no_args_is_help=True,

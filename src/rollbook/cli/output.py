@@ -27,22 +27,42 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
-    """Print one line per finding, then the verdict. The exit code is 0 only if all passed."""
+def print_findings(findings: Sequence[Finding], *, as_json: bool, complete: bool = False) -> None:
+    """Print one line per finding, then the verdict. The exit code is 0 only if all passed.
+
+    With `complete`, rollouts that could not be checked also make the exit code 1.
+    """
     failed = sum(not finding.passed for finding in findings)
+    unchecked = sum(finding.unchecked for finding in findings)
+    passed = not failed and not (complete and unchecked)
     if as_json:
         rows = [dataclasses.asdict(finding) for finding in findings]
-        print_json({"passed": not failed, "checked": len(rows), "failed": failed, "findings": rows})
+        counts = {"checked": len(rows), "failed": failed, "unchecked": unchecked}
+        print_json({"passed": passed, **counts, "findings": rows})
     else:
         for finding in findings:
-            mark = (
-                typer.style("pass", fg="green") if finding.passed else typer.style("FAIL", fg="red")
-            )
             code = f" [{finding.code}]" if finding.code else ""
-            typer.echo(f"{mark}  {finding.subject}{code}: {finding.detail}")
-        verdict = "all green" if not failed else f"{failed} of {len(findings)} failed"
-        typer.echo(f"{len(findings)} checked, {verdict}")
-    raise typer.Exit(VIOLATIONS if failed else OK)
+            typer.echo(f"{_mark(finding)}  {finding.subject}{code}: {finding.detail}")
+        verdict = f"{failed} of {len(findings)} failed"
+        if not failed:
+            verdict = "none failed" if unchecked else "all green"
+        typer.echo(f"{len(findings)} checked, {verdict}{_not_checked(unchecked)}")
+    raise typer.Exit(OK if passed else VIOLATIONS)
+
+
+def _mark(finding: Finding) -> str:
+    if not finding.passed:
+        return typer.style("FAIL", fg="red")
+    if finding.unchecked:
+        return typer.style("part", fg="yellow")
+    return typer.style("pass", fg="green")
+
+
+def _not_checked(count: int) -> str:
+    if not count:
+        return ""
+    which = "1 rollout was" if count == 1 else f"{count} rollouts were"
+    return f"; {which} NOT checked: give their files too"
 
 
 def print_rows(

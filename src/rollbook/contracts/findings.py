@@ -14,6 +14,8 @@ class Finding:
     detail: str
     code: str | None = None
     """The code of the error; None when the check passed."""
+    unchecked: int = 0
+    """Rollouts that the record names and that could not be checked, because they were not given."""
 
     @classmethod
     def violation(cls, subject: str, problem: RollbookError) -> Finding:

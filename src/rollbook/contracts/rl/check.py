@@ -1,34 +1,63 @@
-"""Checks a file of artifacts and batches: every digest and every rule, one finding per record or problem."""
+"""Checks files of artifacts and batches: every digest and every rule, one finding per record or problem."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rollbook.contracts.findings import Finding
 from rollbook.contracts.rl.batch import TrainerBatch
 from rollbook.contracts.rl.json_form import Entry, read_file
-from rollbook.contracts.rl.rollout import RolloutArtifact
+from rollbook.contracts.rl.rollout import RolloutArtifact, RolloutTable
 from rollbook.contracts.rl.rules import STRICT, ContractRules
 from rollbook.contracts.rl.table_checks import table_problems
 from rollbook.contracts.rl.table_file import is_table_file, open_table
 from rollbook.errors import DigestMismatch, DuplicateArtifactId, RollbookError, StorageError
 
 
-def check_file(path: Path, *, rules: ContractRules = STRICT) -> list[Finding]:
-    """Check every digest and every rule for each record of a JSON file, a JSONL file or a saved table."""
-    try:
-        if is_table_file(path):
-            return list(_table_findings(path, rules))
-        entries = list(read_file(path, rules=rules))
-    except StorageError as problem:
-        return [Finding.violation(str(path), problem)]
-    return list(_entry_findings(entries, rules)) or [
-        Finding(str(path), False, "there is no artifact and no batch in it", "empty_document")
-    ]
+def check_files(paths: Sequence[Path], *, rules: ContractRules = STRICT) -> list[Finding]:
+    """Check every digest and every rule for each record of JSON files, JSONL files and saved tables.
+
+    A batch is assembled again from its rollouts, which may be in another of the files.
+    """
+    findings: list[Finding] = []
+    artifacts: dict[str, RolloutArtifact] = {}
+    tables: list[RolloutTable] = []
+    batches: list[tuple[str, TrainerBatch]] = []
+    for path in paths:
+        try:
+            if is_table_file(path):
+                findings += _table_findings(path, rules, tables)
+                continue
+            entries = [
+                # with one file, the place inside of it says enough
+                entry if len(paths) == 1 else replace(entry, where=f"{path} {entry.where}")
+                for entry in read_file(path, rules=rules)
+            ]
+        except StorageError as problem:
+            findings.append(Finding.violation(str(path), problem))
+            continue
+        if not entries:
+            text = "there is no artifact and no batch in it"
+            findings.append(Finding(str(path), False, text, "empty_document"))
+        findings += _artifact_findings(entries, artifacts)
+        batches += [
+            (entry.where, entry.record)
+            for entry in entries
+            if isinstance(entry.record, TrainerBatch)
+        ]
+    if batches:
+        for table in tables:
+            artifacts = {each.artifact_id: each for each in table} | artifacts
+    findings += [_batch_finding(where, batch, artifacts, rules) for where, batch in batches]
+    return findings
 
 
-def _table_findings(path: Path, rules: ContractRules) -> Iterator[Finding]:
+def _table_findings(
+    path: Path, rules: ContractRules, tables: list[RolloutTable]
+) -> Iterator[Finding]:
+    """Adds the table to `tables` if nothing is wrong with it."""
     try:
         table = open_table(path, verify="bytes")
     except RollbookError as problem:
@@ -38,20 +67,20 @@ def _table_findings(path: Path, rules: ContractRules) -> Iterator[Finding]:
     for found in problems:
         yield Finding.violation(str(path), found)
     if not problems:
+        tables.append(table)
         detail = f"{len(table)} rollouts, {table.sample_count} samples, root {table.root}"
         yield Finding(str(path), True, detail)
 
 
-def _entry_findings(entries: Sequence[Entry], rules: ContractRules) -> Iterator[Finding]:
-    artifacts: dict[str, RolloutArtifact] = {}
+def _artifact_findings(
+    entries: Sequence[Entry], known: dict[str, RolloutArtifact]
+) -> Iterator[Finding]:
+    """Adds the artifacts to `known`."""
     for entry in entries:
         if entry.problem is not None:
             yield Finding.violation(entry.where, entry.problem)
         elif isinstance(entry.record, RolloutArtifact):
-            yield _artifact_finding(entry.where, entry.record, artifacts)
-    for entry in entries:
-        if isinstance(entry.record, TrainerBatch):
-            yield _batch_finding(entry.where, entry.record, artifacts, rules)
+            yield _artifact_finding(entry.where, entry.record, known)
 
 
 def _artifact_finding(
@@ -70,7 +99,7 @@ def _artifact_finding(
 def _batch_finding(
     where: str, batch: TrainerBatch, known: dict[str, RolloutArtifact], rules: ContractRules
 ) -> Finding:
-    """Reading already verified the batch. Where the file has all its artifacts, it is also assembled again."""
+    """Reading already verified the batch. If all its artifacts are known, it is also assembled again."""
     detail = f"batch {batch.batch_id!r}, {batch.rollout_count} rollouts, {batch.batch_digest}"
     try:
         for artifact_id, digest in zip(batch.rollout_ids, batch.rollout_digests, strict=True):
@@ -84,7 +113,8 @@ def _batch_finding(
                 )
         missing = [name for name in batch.rollout_ids if name not in known]
         if missing:
-            return Finding(where, True, f"{detail}; {len(missing)} of its rollouts are not here")
+            text = f"{detail}; {len(missing)} of its rollouts were not given"
+            return Finding(where, True, text, unchecked=len(missing))
         _reassemble(batch, known, rules)
     except RollbookError as problem:
         return Finding.violation(where, problem)
