@@ -28,6 +28,7 @@ from rollbook.files import (
     make_folders,
     promote_folder,
     write_bytes,
+    write_files,
 )
 from tests.watched_files import WatchedFiles
 
@@ -235,6 +236,25 @@ def test_bytes_are_on_disk_before_the_name_and_the_name_before_the_write_ends(
         assert watched.after_power_cut(target) == b"new"
     assert watched.named_before_sync == []
     assert [step.call for step in watched.steps] == ["sync", "name", "sync"]
+
+
+def test_many_files_are_on_disk_before_any_of_their_names_and_each_is_synced_once(
+    tmp_path: Path,
+) -> None:
+    contents = {tmp_path / f"{number}": b"%d" % number for number in range(20)}
+    (tmp_path / "3").write_bytes(b"old")
+    with WatchedFiles(tmp_path) as watched:
+        write_files(contents)
+        assert all(watched.after_power_cut(path) == data for path, data in contents.items())
+    assert watched.named_before_sync == []
+    assert [step.call for step in watched.steps] == ["sync"] * 20 + ["name"] * 20 + ["sync"]
+    assert sorted(tmp_path.iterdir()) == sorted(contents)
+
+
+def test_many_files_of_which_one_cannot_be_written_leave_none(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"missing/2: cannot be written"):
+        write_files({tmp_path / "1": b"1", tmp_path / "missing" / "2": b"2"})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_new_folders_are_on_disk_with_every_folder_above_them(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from rollbook.errors import (
     TargetExists,
     TruncatedFile,
 )
-from rollbook.files import AnyPath, write_bytes
+from rollbook.files import AnyPath, write_files
 from rollbook.store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     FileSums,
@@ -235,9 +235,10 @@ class RemoteFiles:
             return
         remote = _Remote(self.url, self._options)
         for batch in _batches((path, self._files[path][0]) for path in paths):
-            for path, data in remote.read({path: self._files[path][0] for path in batch}).items():
+            read = remote.read({path: self._files[path][0] for path in batch})
+            for path, data in read.items():
                 _check_bytes(f"{self.url}/{path}", data, self._files[path])
-                _write_to_cache(self.folder / path, data)
+            _write_to_cache({self.folder / path: data for path, data in read.items()})
 
 
 def _check_bytes(place: str, data: bytes, expected: tuple[int, str]) -> None:
@@ -250,13 +251,14 @@ def _check_bytes(place: str, data: bytes, expected: tuple[int, str]) -> None:
         raise ChecksumMismatch(path=place, detail=detail)
 
 
-def _write_to_cache(path: Path, data: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        detail = f"the cache cannot be written ({error.strerror}); name another cache_dir"
-        raise StorageError(path=str(path.parent), detail=detail) from error
-    write_bytes(path, data)
+def _write_to_cache(contents: Mapping[Path, bytes]) -> None:
+    for folder in {path.parent for path in contents}:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            detail = f"the cache cannot be written ({error.strerror}); name another cache_dir"
+            raise StorageError(path=str(folder), detail=detail) from error
+    write_files(contents)
 
 
 def default_cache_dir() -> Path:
@@ -282,7 +284,7 @@ def _cached_store(url: str, cache_dir: AnyPath | None, options: Options | None) 
     for name, data in ((ROLLOUT_MANIFEST_FILENAME, manifest), (ROOT, root)):
         path = folder / name
         if not path.is_file() or path.read_bytes() != data:
-            _write_to_cache(path, data)
+            _write_to_cache({path: data})
     return folder.resolve()
 
 
