@@ -35,7 +35,7 @@ class StoredFiles:
     def listed(self) -> FileSums:
         try:
             files = self._manifest.files
-        except (TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             detail = f"manifest.json has no valid list of files ({error}); {self._remedy}"
             raise StorageError(path=str(self._folder), detail=detail) from error
         refuse_outside_paths(str(self._folder), files)

@@ -821,7 +821,23 @@ def test_a_lost_folder_does_not_flood(store: Path) -> None:
     result = validate_rollout_zarr_store(store)
     missing = [each for each in result.violations if each.code == "missing_file"]
     assert len(missing) == 21
-    assert missing[-1].message.startswith("and ")
+    files = json.loads((store / "manifest.json").read_bytes())["files"]
+    lost = sum(1 for path in files if path.startswith("candidates/"))
+    assert missing[-1].message == f"and {lost - 20} more files"
+
+
+def test_a_symbolic_link_in_the_place_of_a_file_or_a_folder_is_not_followed(
+    store: Path, tmp_path: Path
+) -> None:
+    """What it points to may change without the store."""
+    store = copy_store(store, tmp_path / "store")
+    chunk = chunk_of(store, "candidates/shell_index")
+    chunk.rename(tmp_path / "elsewhere")
+    chunk.symlink_to(tmp_path / "elsewhere")
+    assert codes_of(store) == {"wrong_file_size"}
+    (store / "targets").rename(tmp_path / "targets")
+    (store / "targets").symlink_to(tmp_path / "targets")
+    assert codes_of(store) >= {"missing_file", "unlisted_file"}
 
 
 def test_a_manifest_of_another_kind(store: Path) -> None:
@@ -831,6 +847,9 @@ def test_a_manifest_of_another_kind(store: Path) -> None:
         assert codes_of(store) == {"manifest_field"}
     write_manifest(store, {**payload, "files": 3})
     assert codes_of(store) == {"manifest_unreadable"}
+    write_manifest(store, {**payload, "files": {"zarr.json": 3}})
+    said = " ".join(validate_rollout_zarr_store(store).errors)
+    assert "manifest fields could not be checked: the manifest has no list of files" in said
 
 
 def test_a_changed_chunk_is_found_by_its_checksum(store: Path) -> None:
