@@ -356,3 +356,33 @@ def test_lineage_joins_files(document: Path, tmp_path: Path) -> None:
     assert {"alone", "rollout-0", "rollout-1"} <= {
         each["artifact_id"] for each in graph["artifacts"]
     }
+
+
+def test_a_quiet_check_prints_only_what_failed(document: Path) -> None:
+    quiet = rollbook("contracts", "check", document, "--quiet")
+    assert (quiet.returncode, quiet.stdout) == (0, "")
+    content = json.loads(document.read_text())
+    content["artifacts"][0]["worker_id"] = "someone-else"
+    document.write_text(json.dumps(content))
+    failed = rollbook("contracts", "check", document, "-q")
+    assert failed.returncode == 1
+    assert [line[:4] for line in failed.stdout.splitlines()[:-1]] == ["FAIL", "part"]
+    listed = json.loads(rollbook("contracts", "check", document, "-q", "--json").stdout)
+    assert (listed["checked"], len(listed["findings"])) == (3, 2)
+
+
+def test_convert_lineage_and_gate_print_json(document: Path, tmp_path: Path) -> None:
+    made = rollbook("contracts", "convert", document, tmp_path / "o.jsonl", "--json")
+    told = json.loads(made.stdout)
+    assert (told["path"], told["rollouts"], told["batches"]) == (str(tmp_path / "o.jsonl"), 2, 1)
+    plain, asked = (rollbook("contracts", "lineage", document, *more) for more in ((), ("--json",)))
+    assert (asked.stdout, json.loads(asked.stdout)["batches"] != []) == (plain.stdout, True)
+    assert json.loads(rollbook("replay", "gate", "--json").stdout)["rules"]
+    assert rollbook("replay", "gate", "--json", "--toml").returncode == 2
+    assert rollbook("contracts", "lineage", document, "--json", "--format", "dot").returncode == 2
+
+
+def test_an_id_with_markup_and_escape_codes_is_shown_as_text(tmp_path: Path) -> None:
+    write_file(artifact("[/foo]\x1b[31m").table, [], tmp_path / "x.json")
+    shown = rollbook("contracts", "show", tmp_path / "x.json")
+    assert (shown.returncode, "[/foo]\\x1b[31m " in shown.stdout) == (0, True)

@@ -209,6 +209,29 @@ def test_audit_rows_as_json_have_every_column(good: Path) -> None:
     assert {row["step_row_id"] for row in of_step} == {3}
 
 
+@pytest.mark.parametrize("options", [(), ("--targets",), ("--group-by", "position")])
+def test_json_with_a_limit_says_how_many_rows_there_are(
+    good: Path, options: tuple[str, ...]
+) -> None:
+    every = rollbook("store", "audit", good, "--json", "--limit", 0, *options)
+    some = rollbook("store", "audit", good, "--json", "--limit", 1, *options)
+    total = len(said(every))
+    assert (len(said(some)), total > 1, every.stderr) == (1, True, "")
+    told = {"rows": 1, "total": total, "note": "--limit 0 prints all"}
+    assert json.loads(some.stderr) == told
+
+
+def test_commands_that_write_a_file_print_json_too(good: Path, tmp_path: Path) -> None:
+    exported = said(rollbook("store", "export", good, tmp_path / "x.csv", "--json"))
+    assert exported["rows"] == RolloutZarrStoreReader(good).num_candidates
+    packed = ("repack", good, tmp_path / "r.zarr", "--profile", "local", "--json")
+    assert said(rollbook("store", *packed))["profile"] == "local"
+    page = said(rollbook("store", "audit", good, "--html", tmp_path / "a.html", "--json"))
+    assert page["size_bytes"] == (tmp_path / "a.html").stat().st_size
+    image = ("depth", good, "--step", 0, "--output", tmp_path / "d.png", "--json")
+    assert said(rollbook("store", *image))["path"] == str(tmp_path / "d.png")
+
+
 def test_the_table_of_candidates_says_what_it_leaves_out(good: Path) -> None:
     reader = RolloutZarrStoreReader(good)
     shown = rollbook("store", "audit", good, "--limit", "5").stdout

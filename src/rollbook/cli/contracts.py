@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollbook.cli.output import AsJson, print_findings, print_json
+from rollbook.cli.output import AsJson, print_done, print_findings, print_json, print_rows, say
+from rollbook.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rollbook.contracts.rl.batch import TrainerBatch
@@ -64,6 +66,9 @@ def check(
         ),
     ] = False,
     compatible: Compatible = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print only what failed or was not checked.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check every digest and rule of files, or the reference loop.
@@ -76,7 +81,7 @@ def check(
     from rollbook.contracts.rl.reference_loop import check_reference_loop
 
     findings = check_files(paths, rules=_rules(compatible)) if paths else check_reference_loop()
-    print_findings(findings, as_json=as_json, complete=complete)
+    print_findings(findings, as_json=as_json, complete=complete, quiet=quiet)
 
 
 def _read(path: Path, compatible: bool) -> tuple[RolloutTable, list[TrainerBatch]]:
@@ -138,34 +143,24 @@ def show(
         summary = {"rollouts": len(table), "samples": table.sample_count, "root": table.root}
         print_json({**summary, "listed": rows, "batches": made})
         return
-    typer.echo(f"{len(table)} rollouts, {table.sample_count} samples\nroot {table.root}\n")
-    _print_table(rows)
+    say(f"{len(table)} rollouts, {table.sample_count} samples\nroot {table.root}\n")
+    print_rows(_with_short_digests(rows))
     if len(rows) < len(table):
-        typer.echo(f"… {len(table) - len(rows)} more; --limit 0 lists all")
+        say(f"… {len(table) - len(rows)} more; --limit 0 lists all")
     if made:
-        typer.echo(f"\n{len(made)} batches\n")
-        _print_table(made)
+        say(f"\n{len(made)} batches\n")
+        print_rows(_with_short_digests(made))
 
 
-def _print_table(rows: list[dict[str, object]]) -> None:
-    """Print rows as a table. Digests are shortened; `--json` prints them in full."""
-    from rich.console import Console
-    from rich.table import Table
-
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    for name in rows[0] if rows else ():
-        shown.add_column(
-            name, justify="right" if isinstance(rows[0][name], int | float) else "left"
-        )
-    for row in rows:
-        shown.add_row(*(_cell(name, value) for name, value in row.items()))
-    Console().print(shown)
-
-
-def _cell(name: str, value: object) -> str:
-    if name.endswith("_digest"):
-        return f"{value}"[:12]
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _with_short_digests(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """For people; `--json` prints digests in full."""
+    return [
+        {
+            name: str(value)[:12] if name.endswith("_digest") else value
+            for name, value in row.items()
+        }
+        for row in rows
+    ]
 
 
 @app.command()
@@ -184,6 +179,7 @@ def convert(
     ] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing output.")] = False,
     compatible: Compatible = False,
+    as_json: AsJson = False,
 ) -> None:
     """Convert JSON to a table file, or a table file to JSON.
 
@@ -198,12 +194,15 @@ def convert(
     else:
         _no_batches(batches)
         save_table(table, output, replace=replace)
-    typer.echo(f"{output}: {len(table)} rollouts, {len(batches)} batches, root {table.root}")
+    counts = {"rollouts": len(table), "batches": len(batches)}
+    print_done(
+        {"path": str(output), **counts, "root": table.root},
+        f"{output}: {len(table)} rollouts, {len(batches)} batches, root {table.root}",
+        as_json,
+    )
 
 
 def _no_batches(batches: list[TrainerBatch]) -> None:
-    from rollbook.errors import ConfigurationError
-
     if batches:
         raise ConfigurationError(
             message=f"a table holds rollouts, not batches, and {len(batches)} would be lost; "
@@ -229,6 +228,7 @@ def lineage(
         typer.Option("--format", help="`dot` is for Graphviz: `… --format dot | dot -Tsvg`."),
     ] = GraphFormat.json,
     compatible: Compatible = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Print the lineage graph of files.
 
@@ -236,10 +236,15 @@ def lineage(
     """
     from rollbook.contracts.rl.graph import LineageGraph
 
+    if as_json and output_format is GraphFormat.dot:
+        raise ConfigurationError(message="--json and --format dot do not go together")
     graph = LineageGraph()
     for path in paths:
         table, batches = _read(path, compatible)
         graph.add_table(table)
         for batch in batches:
             graph.add_batch(batch)
-    typer.echo(graph.to_dot() if output_format is GraphFormat.dot else graph.to_json().decode())
+    if output_format is GraphFormat.dot:
+        say(graph.to_dot())
+    else:
+        print_json(json.loads(graph.to_json()))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rollbook.cli.exit_codes import VIOLATIONS
 from rollbook.cli.login import ProfileName
-from rollbook.cli.output import VIOLATIONS, AsJson, print_json, print_rows, shown_bytes
+from rollbook.cli.output import AsJson, print_json, print_rows, say, shown_bytes
 from rollbook.errors import ConfigurationError, TargetExists
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def list_(
     rows = [
         {**msgspec.structs.asdict(each), "size": shown_bytes(each.bytes_total)} for each in records
     ]
-    print_rows(rows, _COLUMNS)
+    print_rows(rows, _COLUMNS, essential=2)
 
 
 _COLUMNS = {
@@ -153,9 +154,9 @@ def show(episode_id: EpisodeId, profile: ProfileName = "default", as_json: AsJso
         return
     for name, value in msgspec.structs.asdict(found).items():
         if name not in ("artifacts", "metadata") and value not in (None, []):
-            typer.echo(f"{name:<15} {value}")
+            say(f"{name:<15} {value}")
     for artifact in found.artifacts:
-        typer.echo(f"{artifact.kind:<15} {shown_bytes(artifact.size)}  {artifact.sha256}")
+        say(f"{artifact.kind:<15} {shown_bytes(artifact.size)}  {artifact.sha256}")
         _echo_content(artifact)
     if found.metadata:
         print_json(found.metadata)
@@ -164,14 +165,14 @@ def show(episode_id: EpisodeId, profile: ProfileName = "default", as_json: AsJso
 def _echo_content(artifact: ArtifactRecord) -> None:
     indent = " " * 16
     if artifact.readable is False:
-        typer.echo(f"{indent}not readable: {artifact.detail}")
+        say(f"{indent}not readable: {artifact.detail}")
     elif artifact.playable is False:
-        typer.echo(f"{indent}browsers cannot play it: {artifact.detail}")
+        say(f"{indent}browsers cannot play it: {artifact.detail}")
     for array in artifact.arrays:
         shape = " x ".join(map(str, array.shape)) or "one value"
-        typer.echo(f"{indent}{array.key}  {array.dtype}  {shape}")
+        say(f"{indent}{array.key}  {array.dtype}  {shape}")
     if artifact.readable and artifact.detail:
-        typer.echo(f"{indent}{artifact.detail}")
+        say(f"{indent}{artifact.detail}")
 
 
 # --------------------------------------------------------------------------------------------- fetch
@@ -219,7 +220,7 @@ def download(
     if as_json:
         print_json({"episode_id": episode_id, "files": written})
     else:
-        typer.echo("\n".join(written))
+        say("\n".join(written))
 
 
 def _plain(episode_id: str) -> str:
@@ -254,7 +255,7 @@ def delete(
         for episode_id in episode_ids:
             client.delete_episode(episode_id)
             if not as_json:
-                typer.echo(f"deleted {episode_id}")
+                say(f"deleted {episode_id}")
     if as_json:
         print_json({"deleted": episode_ids})
 
@@ -298,12 +299,12 @@ def deliver(
 
 def _print_delivery(report: Delivery) -> None:
     for name, episode_id in report.delivered.items():
-        typer.echo(f"delivered {name} as {episode_id}")
+        say(f"delivered {name} as {episode_id}")
     for name, error in report.refused.items():
-        typer.echo(f"refused   {name}: {error}", err=True)
+        say(f"refused   {name}: {error}", err=True)
     if report.stopped_by is not None:
-        typer.echo(f"{len(report.waiting)} still waiting: {report.stopped_by}", err=True)
+        say(f"{len(report.waiting)} still waiting: {report.stopped_by}", err=True)
     elif report.waiting:
-        typer.echo(f"{len(report.waiting)} are for another server; --any-server sends them here")
+        say(f"{len(report.waiting)} are for another server; --any-server sends them here")
     else:
-        typer.echo(f"{len(report.delivered)} delivered, none waiting")
+        say(f"{len(report.delivered)} delivered, none waiting")

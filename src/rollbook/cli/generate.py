@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollbook.cli.output import AsJson, print_json, print_rows
+from rollbook.cli.output import AsJson, print_done, print_json, print_rows, say
 from rollbook.cli.progress import compilation_shown, hint_at_replace, progress_bar
 from rollbook.errors import ConfigurationError
 
@@ -137,23 +138,23 @@ def _print_plan(config: RolloutDatasetWriterConfig, rows: int, as_json: bool) ->
     if as_json:
         print_json(plan)
         return
-    typer.echo(f"{rows} source rows, {len(config.recipes)} recipes: {', '.join(plan['recipes'])}")
-    typer.echo(f"{plan['candidates_per_node']} candidates at every node")
-    typer.echo(f"targets by {plan['target_source']}, protocol {plan['target_protocol']}")
-    typer.echo(f"would write {plan['store_dir']}; config {config.config_hash[:16]}")
+    say(f"{rows} source rows, {len(config.recipes)} recipes: {', '.join(plan['recipes'])}")
+    say(f"{plan['candidates_per_node']} candidates at every node")
+    say(f"targets by {plan['target_source']}, protocol {plan['target_protocol']}")
+    say(f"would write {plan['store_dir']}; config {config.config_hash[:16]}")
 
 
 def _print_summary(
     summary: dict[str, Any], stats: RolloutDatasetWriterStats, seconds: float
 ) -> None:
-    typer.echo(
+    say(
         f"{summary['store_dir']}: {summary['rollouts']:,} rollouts, {summary['steps']:,} steps, "
         f"{summary['candidates']:,} candidates in {seconds:.1f} s "
         f"({stats.candidates_scored / max(seconds, 1e-9):,.0f} scored per second)"
     )
     for reason, count in sorted(stats.skipped_reasons.items(), key=lambda each: -each[1]):
-        typer.echo(f"skipped {count:>5}  {reason}")
-    typer.echo(f"next: rollbook store audit {summary['store_dir']} --html audit.html")
+        say(f"skipped {count:>5}  {reason}")
+    say(f"next: rollbook store audit {quote(summary['store_dir'])} --html audit.html")
 
 
 @contextmanager
@@ -210,6 +211,7 @@ def preview(
     ] = None,
     out: Annotated[Path, typer.Option(help="PNG file to write.")] = Path("preview.png"),
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite an existing file.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Draw one rollout: the scene from above, candidates by their gain, the chain, and the target before and after."""
     from rollbook.generate.preview_rollout import draw_preview
@@ -223,7 +225,7 @@ def preview(
             out=out,
             replace=replace,
         )
-    typer.echo(f"{out}: {drawn}")
+    print_done({"path": str(out), "drawn": str(drawn)}, f"{out}: {drawn}", as_json)
 
 
 # -------------------------------------------------------------------------------------- compare

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollbook.cli.login import PendingLogin, ProfileName, Scope, call, connection_of
-from rollbook.cli.output import AsJson, print_json, print_limited
+from rollbook.cli.output import AsJson, print_json, print_limited, say
 from rollbook.errors import ConfigurationError, ServerError
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def create(
     if as_json:
         print_json(msgspec.to_builtins(made))
     else:
-        typer.echo(made.api_key)
-        typer.echo("Store the key in a safe place: it is not shown again.", err=True)
+        say(made.api_key)
+        say("Store the key in a safe place: it is not shown again.", err=True)
 
 
 def _wanted_scope(scope: Scope | None, read_only: bool) -> Scope:
@@ -61,7 +61,7 @@ def _made(profile: str, label: str | None, scope: Scope, no_browser: bool) -> Ke
 
     with connection_of(profile) as connection:
         waiting = PendingLogin.start(connection, scope=scope, label=label)
-        typer.echo(waiting.invitation(f"create a key with the scope {scope}"), err=True)
+        say(waiting.invitation(f"create a key with the scope {scope}"), err=True)
         if not no_browser:
             waiting.open_browser()
         approved = waiting.approved()
@@ -123,7 +123,7 @@ def revoke(
     if as_json:
         print_json(msgspec.to_builtins(ended))
         return
-    typer.echo(f"revoked {ended.key_prefix}")
+    say(f"revoked {ended.key_prefix}")
     if ended.ended is not None:
         _print_counts("also ended", ended.ended)
     if ended.left is not None:
@@ -137,7 +137,7 @@ def _print_counts(heading: str, made: Ended | Left) -> None:
     counts = {name: len(each) if isinstance(each, list) else each for name, each in facts}
     told = [f"{number} {name.replace('_', ' ')}" for name, number in counts.items() if number]
     if told:
-        typer.echo(f"{heading}: {', '.join(told)}")
+        say(f"{heading}: {', '.join(told)}")
 
 
 def _id_in(text: str) -> str:

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from rollbook.cli.output import VIOLATIONS, AsJson, print_json
+from rollbook.cli.exit_codes import VIOLATIONS
+from rollbook.cli.output import AsJson, print_json, say
 from rollbook.errors import (
     APIError,
     AuthError,
@@ -118,20 +119,20 @@ def login(
     if stored is not None and not force:
         if stored.base_url == url:
             user = stored.user_email or "an unknown user"
-            typer.echo(f"already signed in to {url} as {user}; --force signs in again")
+            say(f"already signed in to {url} as {user}; --force signs in again")
             return
-        typer.echo(
+        say(
             f"profile {profile!r} is signed in to {stored.base_url}; this login replaces it",
             err=True,
         )
     with connection_to(Access("", url)) as connection:
         waiting = PendingLogin.start(connection, scope=scope)
-        typer.echo(waiting.invitation(f"connect this machine to {url}"))
+        say(waiting.invitation(f"connect this machine to {url}"))
         if not no_browser:
             waiting.open_browser()
         approved = waiting.approved()
     path = write_profile(_profile(approved, url), profile)
-    typer.echo(f"signed in as {approved.user_email or 'an unknown user'}; the key is in {path}")
+    say(f"signed in as {approved.user_email or 'an unknown user'}; the key is in {path}")
 
 
 def _server(given: str | None, stored: Profile | None) -> str:
@@ -144,7 +145,7 @@ def _server(given: str | None, stored: Profile | None) -> str:
         message = f"{url!r} is not the URL of a server; use for example --base-url https://rollbook.example.com"
         raise ConfigurationError(message=message)
     if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
-        typer.echo("warning: without https, others on the network can read the key", err=True)
+        say("warning: without https, others on the network can read the key", err=True)
     return url
 
 
@@ -220,7 +221,7 @@ class PendingLogin:
 
 def _not_approved(text: str) -> typer.Exit:
     """Not an error of the program, so only the text is printed."""
-    typer.echo(text, err=True)
+    say(text, err=True)
     return typer.Exit(VIOLATIONS)
 
 
@@ -289,6 +290,7 @@ def logout(
             "--revoke", help="Also revoke the key on the server, so that no copy of it works."
         ),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove the API key of this machine. It is removed even if the server cannot be reached."""
     from rollbook.client.credentials import credentials_path, read_profile, remove_profile
@@ -297,17 +299,23 @@ def logout(
     if stored is None:
         message = f"there is no profile {profile!r} in {credentials_path()}"
         raise ConfigurationError(message=message)
-    failure = _revoke(stored) if revoke else None
+    ended, failure = _revoked(stored) if revoke else (None, None)
     remove_profile(profile)
-    typer.echo(f"removed profile {profile!r} from {credentials_path()}")
+    if as_json:
+        print_json({"profile": profile, "removed": True, "revoked": ended, "error": failure})
+    else:
+        if ended is not None:
+            say(f"revoked {ended} on {stored.base_url}")
+        say(f"removed profile {profile!r} from {credentials_path()}")
     if failure is not None:
-        typer.echo(f"the key could not be revoked and may still work: {failure}", err=True)
+        say(f"the key could not be revoked and may still work: {failure}", err=True)
         raise typer.Exit(VIOLATIONS)
-    if not revoke:
-        typer.echo("the key still works elsewhere; `rollbook logout --revoke` also revokes it")
+    if not revoke and not as_json:
+        say("the key still works elsewhere; `rollbook logout --revoke` also revokes it")
 
 
-def _revoke(stored: Profile) -> RollbookError | None:
+def _revoked(stored: Profile) -> tuple[str | None, str | None]:
+    """The prefix of the key that ended, and why it could not be revoked."""
     from rollbook.client.credentials import Access
     from rollbook.contracts.wire.keys import KeyRevoked
 
@@ -315,12 +323,11 @@ def _revoke(stored: Profile) -> RollbookError | None:
         with connection_to(Access(stored.api_key, stored.base_url)) as connection:
             ended = call(connection, "revoke the key", "POST", "/api/cli/auth/revoke", KeyRevoked)
     except AuthError:
-        typer.echo("the key was already revoked")
-        return None
+        say("the key was already revoked", err=True)
+        return None, None
     except RollbookError as error:
-        return error
-    typer.echo(f"revoked {ended.key_prefix} on {stored.base_url}")
-    return None
+        return None, str(error)
+    return ended.key_prefix, None
 
 
 def whoami(profile: ProfileName = "default", as_json: AsJson = False) -> None:
@@ -333,7 +340,7 @@ def whoami(profile: ProfileName = "default", as_json: AsJson = False) -> None:
         try:
             who = call(connection, "ask who this is", "GET", "/api/whoami", WhoAmI)
         except TransportError as error:
-            typer.echo(f"the server cannot be reached: {error}", err=True)
+            say(f"the server cannot be reached: {error}", err=True)
         base_url = connection.base_url
     stored = read_profile(profile)
     facts = {
@@ -354,4 +361,4 @@ def whoami(profile: ProfileName = "default", as_json: AsJson = False) -> None:
         return
     for name, value in facts.items():
         if value is not None and name != "checked":
-            typer.echo(f"{name:<17} {value}")
+            say(f"{name:<17} {value}")

@@ -22,7 +22,9 @@ from rollbook.cli import (
     store,
     verify,
 )
-from rollbook.cli.output import USAGE, VIOLATIONS, print_error
+from rollbook.cli.exit_codes import exit_code_of
+from rollbook.cli.output import print_error, say
+from rollbook.cli.plain_text import make_output_safe
 from rollbook.errors import ConfigurationError, RollbookError
 
 _LIBRARIES = {
@@ -84,6 +86,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},  # commands inherit it
 )
 app.command(rich_help_panel=RECORD)(serve.serve)
 app.command(rich_help_panel=RECORD)(login.login)
@@ -103,7 +106,7 @@ app.add_typer(keys.app, name="keys", rich_help_panel=OPERATE)
 
 def _version(asked: bool) -> None:
     if asked:
-        print(f"rollbook {__version__}")
+        say(f"rollbook {__version__}")
         raise typer.Exit
 
 
@@ -120,6 +123,7 @@ def options(
 
 
 def main() -> None:
+    make_output_safe()
     try:
         app()
     except RollbookError as error:
@@ -135,4 +139,4 @@ def main() -> None:
 
 def _fail(error: RollbookError) -> NoReturn:
     print_error(error)
-    sys.exit(USAGE if isinstance(error, ConfigurationError) else VIOLATIONS)
+    sys.exit(exit_code_of(error))

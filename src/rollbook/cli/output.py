@@ -1,61 +1,103 @@
-"""Printing for all commands: results on standard output, `--json` for scripts, errors on standard error."""
+"""Printing for all commands: results on standard output, `--json` for scripts, everything else on standard error.
+
+Ids, names and messages come from elsewhere, so nothing here reads markup, and control characters are made visible.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rollbook.cli.exit_codes import OK, VIOLATIONS
+from rollbook.cli.plain_text import visible, visible_in_json, visible_lines
 from rollbook.errors import RollbookError, TargetExists
 
 if TYPE_CHECKING:
     from rollbook.contracts.findings import Finding
 
-OK, VIOLATIONS, USAGE = 0, 1, 2
-_PIPED_WIDTH = 400
-"""Width of a table that goes to a file or to another program: no column is cut."""
+_LARGE = 1000
+"""From here on a number is shown with six digits instead of four, so that counts of rewards stay readable."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
+def say(text: str, *, mark: str = "", colour: str | None = None, err: bool = False) -> None:
+    """Print text of one or more lines. `mark` is a word before it, in colour on a terminal."""
+    coloured = typer.style(visible(mark), fg=colour) if mark else ""
+    _write(coloured + visible_lines(text), err=err)
+
+
+def _write(text: str, *, err: bool = False) -> None:
+    # the stream is named because typer would print UTF-8 to a terminal that asks for ASCII
+    typer.echo(text, file=sys.stderr if err else sys.stdout)
+
+
 def print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print to standard output. Where its encoding lacks a character, JSON's own escape is printed."""
+    _write(_json_text(value, sys.stdout, indent=2))
 
 
-def print_findings(findings: Sequence[Finding], *, as_json: bool, complete: bool = False) -> None:
+def _json_text(value: object, stream: Any, **options: Any) -> str:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    ascii_only = not encoding.lower().replace("_", "-").startswith("utf")
+    return visible_in_json(json.dumps(value, ensure_ascii=ascii_only, **options))
+
+
+def print_pairs(pairs: Mapping[str, str]) -> None:
+    """Print a name and a value on each line."""
+    widest = max(map(len, pairs))
+    for name, value in pairs.items():
+        say(f"{name:{widest}}  {value}")
+
+
+def print_done(shown: Mapping[str, object], text: str, as_json: bool) -> None:
+    """Print what a command did: `shown` as JSON for scripts, or `text` for people."""
+    if as_json:
+        print_json(shown)
+    else:
+        say(text)
+
+
+def print_findings(
+    findings: Sequence[Finding], *, as_json: bool, complete: bool = False, quiet: bool = False
+) -> None:
     """Print one line per finding, then the verdict. The exit code is 0 only if all passed.
 
-    With `complete`, rollouts that could not be checked also make the exit code 1.
+    With `complete`, rollouts that could not be checked also make the exit code 1. With `quiet`, findings that passed
+    whole are not printed, and nothing at all if there are no others.
     """
     failed = sum(not finding.passed for finding in findings)
     unchecked = sum(finding.unchecked for finding in findings)
     passed = not failed and not (complete and unchecked)
+    shown = [each for each in findings if not (quiet and each.passed and not each.unchecked)]
     if as_json:
-        rows = [dataclasses.asdict(finding) for finding in findings]
-        counts = {"checked": len(rows), "failed": failed, "unchecked": unchecked}
+        rows = [dataclasses.asdict(finding) for finding in shown]
+        counts = {"checked": len(findings), "failed": failed, "unchecked": unchecked}
         print_json({"passed": passed, **counts, "findings": rows})
     else:
-        for finding in findings:
+        for finding in shown:
+            mark, colour = _mark(finding)
             code = f" [{finding.code}]" if finding.code else ""
-            typer.echo(f"{_mark(finding)}  {finding.subject}{code}: {finding.detail}")
+            say(f"  {finding.subject}{code}: {finding.detail}", mark=mark, colour=colour)
         verdict = f"{failed} of {len(findings)} failed"
         if not failed:
             verdict = "none failed" if unchecked else "all green"
-        typer.echo(f"{len(findings)} checked, {verdict}{_not_checked(unchecked)}")
+        if shown or not quiet:
+            say(f"{len(findings)} checked, {verdict}{_not_checked(unchecked)}")
     raise typer.Exit(OK if passed else VIOLATIONS)
 
 
-def _mark(finding: Finding) -> str:
+def _mark(finding: Finding) -> tuple[str, str]:
     if not finding.passed:
-        return typer.style("FAIL", fg="red")
-    if finding.unchecked:
-        return typer.style("part", fg="yellow")
-    return typer.style("pass", fg="green")
+        return "FAIL", "red"
+    return ("part", "yellow") if finding.unchecked else ("pass", "green")
 
 
 def _not_checked(count: int) -> str:
@@ -70,29 +112,37 @@ def print_rows(
     columns: Mapping[str, str] | None = None,
     *,
     total: int | None = None,
+    essential: int = 1,
 ) -> None:
-    """Print rows as a table: `columns` under their headings, or all; then how many of `total` are not shown."""
-    from rich.console import Console
-    from rich.table import Table
+    """Print rows as a table: `columns` under their headings, or all; then how many of `total` are not shown.
+
+    The first `essential` columns are shown whatever the width of the terminal.
+    """
+    from rollbook.cli.table import Column, table_text, terminal_width
 
     if not rows:
-        typer.echo("no rows")
+        say("no rows")
         return
     headings = columns or {name: name for name in rows[0]}
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    *_, last = headings
-    for key, heading in headings.items():
-        numbers = all(isinstance(row[key], int | float | None) for row in rows)
-        # the last column may hold sentences: it wraps, the others do not
-        shown.add_column(heading, justify="right" if numbers else "left", no_wrap=key != last)
-    for row in rows:
-        shown.add_row(*(_cell(row[key]) for key in headings))
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = _PIPED_WIDTH
-    console.print(shown)
+    shown = [
+        Column(
+            heading,
+            [_cell(row[key]) for row in rows],
+            right=all(isinstance(row[key], int | float | None) for row in rows),
+        )
+        for key, heading in headings.items()
+    ]
+    width = terminal_width()
+    laid_out = table_text(shown, width, essential=essential)
+    _write(typer.style(laid_out.heading, bold=True))
+    for line in laid_out.lines:
+        _write(line)
+    if laid_out.left_out:
+        names = ", ".join(filter(None, laid_out.left_out))
+        note = f"not shown, the terminal is too narrow: {names}; --json prints all"
+        say(textwrap.fill(note, width or len(note)), err=True)
     if total is not None and total > len(rows):
-        typer.echo(f"… {total - len(rows):,} more; --limit 0 shows all")
+        say(f"… {total - len(rows):,} more; --limit 0 shows all")
 
 
 def _cell(value: object) -> str:
@@ -100,7 +150,9 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) >= _LARGE else f"{value:.4g}"
+    return str(value)
 
 
 @contextmanager
@@ -126,10 +178,18 @@ def print_limited(
 ) -> None:
     """Print all columns as JSON, or `columns` as a table. A limit of 0 prints all rows."""
     shown = rows[: limit_or_none(limit)]
-    if as_json:
-        print_json(shown)
-    else:
-        print_rows(shown, columns, total=len(rows) if total is None else total)
+    of = len(rows) if total is None else total
+    if not as_json:
+        print_rows(shown, columns, total=of)
+        return
+    print_json(shown)
+    if of > len(shown):
+        print_note({"rows": len(shown), "total": of, "note": "--limit 0 prints all"})
+
+
+def print_note(note: Mapping[str, object]) -> None:
+    """With `--json`: print one line of JSON to standard error, beside the result on standard output."""
+    _write(_json_text(note, sys.stderr), err=True)
 
 
 def shown_bytes(size: int | None) -> str:
@@ -144,6 +204,6 @@ def shown_bytes(size: int | None) -> str:
 def print_error(error: RollbookError) -> None:
     """Print to standard error; as JSON with `--json`, so that scripts can read the code and the ids."""
     if "--json" in sys.argv:
-        print(json.dumps(error.as_dict(), ensure_ascii=False, default=str), file=sys.stderr)
+        _write(_json_text(error.as_dict(), sys.stderr, default=str), err=True)
     else:
-        typer.echo(f"{typer.style('error', fg='red')} [{error.code}]: {error}", err=True)
+        say(f" [{error.code}]: {error}", mark="error", colour="red", err=True)

@@ -11,9 +11,10 @@ import typer
 
 from rollbook.cli import replay_run
 from rollbook.cli.login import ProfileName
-from rollbook.cli.output import AsJson, print_json, print_rows
+from rollbook.cli.output import AsJson, print_json, print_rows, say
 from rollbook.cli.replay_arguments import gate_of
 from rollbook.cli.replay_run import client_of
+from rollbook.errors import ConfigurationError
 
 app = typer.Typer(
     help="Replay recorded episodes with a new policy, and decide whether it ships.",
@@ -64,18 +65,18 @@ def list_(
     if as_json:
         print_json(runs)
     else:
-        print_rows(runs, _COLUMNS)
+        print_rows(runs, _COLUMNS, essential=3)
 
 
 _COLUMNS = {
     "id": "id",
     "status": "status",
+    "decision": "decision",
     "candidate_policy_version": "candidate",
     "baseline_policy_version": "baseline",
     "episode_count": "episodes",
     "episodes_completed": "complete",
     "episodes_failed": "failed",
-    "decision": "decision",
     "created_at": "created",
     "name": "name",
 }
@@ -109,17 +110,17 @@ def show(
             {**msgspec.to_builtins(run), "url": url, **({"failures": rows} if failures else {})}
         )
         return
-    typer.echo(
+    say(
         f"Replay run: candidate={run.candidate_policy_version} "
         f"baseline={run.baseline_policy_version or 'mixed'} episodes={run.episode_count}"
     )
-    typer.echo(f"{run.status}: {run.episodes_completed} complete, {run.episodes_failed} failed")
+    say(f"{run.status}: {run.episodes_completed} complete, {run.episodes_failed} failed")
     for number, row in enumerate(failed, 1):
-        typer.echo(episode_line(number, len(failed), row))
+        say(episode_line(number, len(failed), row))
     if run.summary:
         for line in ("", *report_lines(run.summary)):
-            typer.echo(line)
-    typer.echo(f"\n{url}")
+            say(line)
+    say(f"\n{url}")
 
 
 @app.command()
@@ -136,7 +137,7 @@ def cancel(run_id: RunId, profile: ProfileName = "default", as_json: AsJson = Fa
     if as_json:
         print_json(msgspec.to_builtins(answer))
     else:
-        typer.echo(f"cancelled {run_id}")
+        say(f"cancelled {run_id}")
 
 
 # ---------------------------------------------------------------------------------------------- gate
@@ -154,18 +155,23 @@ def gate(
         bool, typer.Option("--reward", help="Print the default gate for rewards without success.")
     ] = False,
     as_toml: Annotated[bool, typer.Option("--toml", help="Print TOML instead of JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, which is the default.")
+    ] = False,
 ) -> None:
     """Print a complete gate, to edit and pass to --gate-file.
 
     \b
     rollbook replay gate --toml > gate.toml
     """
+    if as_toml and as_json:
+        raise ConfigurationError(message="--toml and --json do not go together")
     found = gate_of(file, for_reward=reward)
     if as_toml:
-        typer.echo(_toml(found.as_dict()), nl=False)
+        say(_toml(found.as_dict()))
     else:
         print_json(found.as_dict())
-    typer.echo(f"gate {found.digest}", err=True)
+    say(f"gate {found.digest}", err=True)
 
 
 def _toml(document: dict[str, Any]) -> str:
@@ -178,4 +184,4 @@ def _toml(document: dict[str, Any]) -> str:
     lines = fields({key: value for key, value in document.items() if key != "rules"})
     for rule in document["rules"]:
         lines += ["", "[[rules]]", *fields(rule)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)

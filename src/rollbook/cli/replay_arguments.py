@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollbook.cli.store_paths import rollout_store_path
 from rollbook.errors import ConfigurationError, RollbookError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def check(asked: ReplayArguments, *, gate_given: bool) -> None:
         from rollbook.evals.store_baselines import StoreBaselines
 
         # without this check every episode would fail, and the candidate would look bad
-        StoreBaselines(asked.store, limit=1)
+        StoreBaselines(rollout_store_path(asked.store), limit=1)
     _importable("--policy", asked.policy)
     if asked.replay["environment"] is not None:
         _importable("--environment", asked.replay["environment"])

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rollbook.cli.exit_codes import INFRASTRUCTURE, INTERRUPTED, OK, USAGE, VIOLATIONS
 from rollbook.cli.login import ProfileName
 from rollbook.cli.options import with_options
-from rollbook.cli.output import OK, USAGE, VIOLATIONS, AsJson, print_error, print_json
+from rollbook.cli.output import AsJson, print_error, print_json, say
+from rollbook.cli.plain_text import visible
 from rollbook.cli.replay_arguments import (
     ReplayArguments,
     check,
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from rollbook.contracts.evals import EvalResult
     from rollbook.evals import EvalRun
 
-INFRASTRUCTURE = 3
-INTERRUPTED = 130
 _MOST_NAMED = 5
 
 
@@ -327,23 +327,21 @@ def _replay_store(asked: ReplayArguments) -> RunReport:
 def _print_start(asked: ReplayArguments, run: EvalRun, url: str | None) -> None:
     if asked.quiet:
         return
-    typer.echo(
+    say(
         f"Replay run: candidate={run.candidate_policy_version} "
         f"baseline={run.baseline_policy_version or 'mixed'} episodes={len(run.baseline_episode_ids)}"
     )
     if asked.store_alone:
-        typer.echo(f"Chains of {asked.store}: no server is called, and nothing is sent.")
+        say(f"Chains of {asked.store}: no server is called, and nothing is sent.")
     elif run.dry:
-        typer.echo("Dry run: nothing is created on the server, and nothing is sent.")
+        say("Dry run: nothing is created on the server, and nothing is sent.")
     elif asked.resume is not None:
         done = run.episodes_completed
-        typer.echo(
-            f"✓ Eval run resumed: {run.id} ({done} of {len(run.baseline_episode_ids)} complete)"
-        )
+        say(f"✓ Eval run resumed: {run.id} ({done} of {len(run.baseline_episode_ids)} complete)")
     else:
-        typer.echo(f"✓ Eval run created: {run.id}")
+        say(f"✓ Eval run created: {run.id}")
     if url:
-        typer.echo(f"  Portal: {url}")
+        say(f"  Portal: {url}")
 
 
 @contextmanager
@@ -367,9 +365,11 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[EvalResult], Non
             landed += 1
             line = episode_line(landed, max(total, landed), result)
             if console.is_terminal:  # above the bar, not into it
-                console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+                console.print(
+                    visible(line), markup=False, highlight=False, emoji=False, soft_wrap=True
+                )
             else:
-                typer.echo(line)
+                say(line)
             bar.update(task, completed=landed)
 
         yield on_episode
@@ -383,11 +383,11 @@ def _resume_hint(run: EvalRun) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if not run.dry:
-            typer.echo(f"interrupted; {hint}", err=True)
+            say(f"interrupted; {hint}", err=True)
         sys.exit(INTERRUPTED)
     except RollbookError:
         if not run.dry:
-            typer.echo(hint, err=True)
+            say(hint, err=True)
         raise
 
 
@@ -415,20 +415,20 @@ def _print_report(report: RunReport) -> None:
         failed = len(report.failed)
         complete = len(report.results) - failed
         what = "Replay of the store" if "store" in report.extra else "Dry-run"
-        typer.echo(f"{what} complete: {complete} complete, {failed} failed.")
+        say(f"{what} complete: {complete} complete, {failed} failed.")
         if "store" in report.extra:
             for number, result in enumerate(report.failed, 1):
-                typer.echo(episode_line(number, failed, result))
+                say(episode_line(number, failed, result))
     if "stopped_early" in report.extra:
         landed = len(report.results)
-        typer.echo(
+        say(
             f"stopped early after {landed} of {report.total}: the results are enough to {report.recommend}"
         )
-    typer.echo("")
+    say("")
     for line in report_lines(report.summary):
-        typer.echo(line)
+        say(line)
     if report.url:
-        typer.echo(f"\n{report.url}")
+        say(f"\n{report.url}")
 
 
 def _write_for_github(report: RunReport, *, to_stderr: bool) -> None:
@@ -436,13 +436,13 @@ def _write_for_github(report: RunReport, *, to_stderr: bool) -> None:
     from rollbook.cli.replay_report import markdown, workflow_commands
 
     for line in workflow_commands(report):
-        typer.echo(line, err=to_stderr)
+        say(line, err=to_stderr)
     text = markdown(report)
     target = os.environ.get("GITHUB_STEP_SUMMARY")
     if target:
         _append(target, text)
     else:
-        typer.echo(text, err=to_stderr)
+        say(text, err=to_stderr)
     if output := os.environ.get("GITHUB_OUTPUT"):
         _append(output, f"decision={report.recommend}\neval_run_id={report.run_id or ''}\n")
 
@@ -467,7 +467,7 @@ def _exit_codes(gated: bool) -> Iterator[None]:
         if not gated or ended.code not in (None, 0):
             raise
         # 0 means "ship", and no decision was made: a policy called sys.exit
-        typer.echo("error: sys.exit was called before there was a decision", err=True)
+        say("error: sys.exit was called before there was a decision", err=True)
         sys.exit(INFRASTRUCTURE)
     except Exception:
         if not gated:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from rollbook.cli.output import AsJson, print_json, print_limited, shown_bytes
+from rollbook.cli.output import AsJson, print_done, print_json, print_limited, say, shown_bytes
 from rollbook.cli.serve import Data, DatabaseUrl, settings_of
 from rollbook.errors import ConfigurationError
 
@@ -82,14 +82,14 @@ def add(
         print_json(done)
         return
     if not dry_run:
-        typer.echo(f"policy     {done['policy_id']}")
-    typer.echo(
+        say(f"policy     {done['policy_id']}")
+    say(
         f"due now    {done['episode_count']} episodes, {shown_bytes(done['bytes'])}; "
         f"{done['protected_count']} more match and are protected"
     )
     for each in done["episodes"] if dry_run else ():
         name = each["name"] or ""
-        typer.echo(f"{each['created_at']}  {each['id']}  {shown_bytes(each['bytes'])}  {name}")
+        say(f"{each['created_at']}  {each['id']}  {shown_bytes(each['bytes'])}  {name}")
 
 
 @app.command("list")
@@ -141,7 +141,7 @@ def remove(
     settings = settings_of(data, database_url=database)
     if not _in_organisation(settings, org_id, work):
         raise ConfigurationError(message=f"there is no policy {policy_id!r}; check its id")
-    _print_done({"policy_id": policy_id, "removed": True}, f"removed {policy_id}", as_json)
+    print_done({"policy_id": policy_id, "removed": True}, f"removed {policy_id}", as_json)
 
 
 @app.command()
@@ -164,7 +164,7 @@ def hold(
 
     if not _in_organisation(settings_of(data, database_url=database), org_id, work):
         raise ConfigurationError(message=f"there is no episode {episode_id!r}; check its id")
-    _print_done({"episode_id": episode_id, "held": True}, f"{episode_id} is held", as_json)
+    print_done({"episode_id": episode_id, "held": True}, f"{episode_id} is held", as_json)
 
 
 @app.command("lift-hold")
@@ -186,14 +186,7 @@ def lift_hold(
     if not _in_organisation(settings_of(data, database_url=database), org_id, work):
         message = f"episode {episode_id!r} is not under legal hold; check its id"
         raise ConfigurationError(message=message)
-    _print_done({"episode_id": episode_id, "held": False}, f"{episode_id} is free", as_json)
-
-
-def _print_done(shown: dict[str, Any], text: str, as_json: bool) -> None:
-    if as_json:
-        print_json(shown)
-    else:
-        typer.echo(text)
+    print_done({"episode_id": episode_id, "held": False}, f"{episode_id} is free", as_json)
 
 
 def _in_organisation(settings: Settings, org_id: str, work: Callable[[Scope], T]) -> T:

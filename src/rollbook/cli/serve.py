@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollbook import __version__
-from rollbook.cli.output import AsJson, print_findings, print_json, print_limited, shown_bytes
+from rollbook.cli.output import AsJson, print_findings, print_json, print_limited, say, shown_bytes
 from rollbook.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def serve(
     )
     from rollbook.server.start_checks import check_settings
 
-    check_settings(settings, warn=lambda text: typer.echo(f"warning: {text}", err=True))
+    check_settings(settings, warn=lambda text: say(f"warning: {text}", err=True))
     with _listening(settings) as listening:
         settings = replace(settings, port=listening.getsockname()[1])
         made = _prepare_database(settings)
@@ -215,13 +215,13 @@ def _prepare_database(settings: Settings) -> Bootstrapped | None:
 
 
 def _print_start(settings: Settings, made: Bootstrapped | None) -> None:
-    typer.echo(f"Rollbook {__version__} on {settings.local_url}, data in {settings.data_dir}")
+    say(f"Rollbook {__version__} on {settings.local_url}, data in {settings.data_dir}")
     if settings.public_url is not None:
-        typer.echo(f"clients reach it at {settings.public_url}")
+        say(f"clients reach it at {settings.public_url}")
     if made is not None:
-        typer.echo("\nThis is the first start. The link and the key are shown only once:")
-        typer.echo(f"  sign in   {_sign_in_link(settings, made)}")
-        typer.echo(f"  API key   {made.api_key}\n")
+        say("\nThis is the first start. The link and the key are shown only once:")
+        say(f"  sign in   {_sign_in_link(settings, made)}")
+        say(f"  API key   {made.api_key}\n")
 
 
 def _sign_in_link(settings: Settings, made: Bootstrapped) -> str:
@@ -321,8 +321,8 @@ def bootstrap(
     if as_json:
         print_json(shown)
     else:
-        typer.echo(f"organisation  {org} ({made.org_id})\nowner         {made.email}")
-        typer.echo(f"sign in       {shown['sign_in_link']}\nAPI key       {made.api_key}")
+        say(f"organisation  {org} ({made.org_id})\nowner         {made.email}")
+        say(f"sign in       {shown['sign_in_link']}\nAPI key       {made.api_key}")
 
 
 @app.command("reset-password")
@@ -357,8 +357,8 @@ def reset_password(
         expires_at = wire_time(done.expires_at_us)
         print_json({"user": user, "sign_in_link": link, "expires_at": expires_at})
     else:
-        typer.echo(f"The password of {done.email} is removed, and all sessions have ended.")
-        typer.echo(f"one-time link, valid for {RESET_LINK_LASTS_S // 60} minutes: {link}")
+        say(f"The password of {done.email} is removed, and all sessions have ended.")
+        say(f"one-time link, valid for {RESET_LINK_LASTS_S // 60} minutes: {link}")
 
 
 @app.command("rename-organisation")
@@ -375,7 +375,7 @@ def rename_organisation(
     if as_json:
         print_json({"org_id": row.id, "org": row.name})
     else:
-        typer.echo(f"organisation  {row.name} ({row.id})")
+        say(f"organisation  {row.name} ({row.id})")
 
 
 @app.command()
@@ -432,9 +432,9 @@ def set_quota(
         print_json({"org_id": row.id, "org": row.name, **limits})
     else:
         of_server = "the server's limit"
-        typer.echo(f"organisation  {row.name} ({row.id})")
-        typer.echo(f"episodes      {of_server if episodes is None else episodes}")
-        typer.echo(f"bytes         {of_server if size is None else shown_bytes(size)}")
+        say(f"organisation  {row.name} ({row.id})")
+        say(f"episodes      {of_server if episodes is None else episodes}")
+        say(f"bytes         {of_server if size is None else shown_bytes(size)}")
 
 
 def _change_organisation(
@@ -470,7 +470,7 @@ def migrate(data: Data = None, database: DatabaseUrl = None, as_json: AsJson = F
     if as_json:
         print_json({"applied": applied, "revision": HEAD})
     else:
-        typer.echo(f"applied {', '.join(applied)}" if applied else f"nothing to do, at {HEAD}")
+        say(f"applied {', '.join(applied)}" if applied else f"nothing to do, at {HEAD}")
 
 
 @app.command()
@@ -535,6 +535,11 @@ def restore(
     from rollbook.server.backup import restore as bring_back
     from rollbook.server.settings import default_data_dir
 
+    if not source.exists():
+        message = (
+            f"there is nothing at {source}; name a folder that `rollbook server backup` created"
+        )
+        raise ConfigurationError(message=message)
     target = data or default_data_dir()
     found = bring_back(
         source, target, database_url=database, blobs_url=blobs, s3_endpoint=s3_endpoint
@@ -547,6 +552,6 @@ def _print_backup(made: Backup, done: str, where: Path, as_json: bool) -> None:
         shown = {"path": str(where), "made_at": made.made_at, "revision": made.revision}
         print_json({**shown, "files": len(made.files), "bytes": made.size, "notes": made.notes})
         return
-    typer.echo(f"{done} {where}: {len(made.files)} files, {shown_bytes(made.size)}")
+    say(f"{done} {where}: {len(made.files)} files, {shown_bytes(made.size)}")
     for note in made.notes:
-        typer.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)

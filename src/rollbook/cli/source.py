@@ -5,21 +5,25 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rollbook.cli.exit_codes import OK, VIOLATIONS
 from rollbook.cli.options import with_options
 from rollbook.cli.output import (
-    OK,
-    VIOLATIONS,
     AsJson,
     limit_or_none,
+    print_done,
     print_json,
+    print_pairs,
     print_rows,
+    say,
     shown_bytes,
 )
 from rollbook.cli.progress import hint_at_replace, progress_bar
+from rollbook.cli.store_paths import existing_path
 from rollbook.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -36,18 +40,6 @@ app = typer.Typer(
 Store = Annotated[Path, typer.Argument(help="Folder of a source store.")]
 Out = Annotated[Path, typer.Argument(help="Folder of the new store; it must not exist yet.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing source store.")]
-
-
-def _existing_path(path: Path) -> Path:
-    if not path.exists():
-        raise ConfigurationError(message=f"there is nothing at {path}; name the folder of a store")
-    return path
-
-
-def _print_pairs(pairs: dict[str, str]) -> None:
-    widest = max(map(len, pairs))
-    for name, value in pairs.items():
-        typer.echo(f"{name:{widest}}  {value}")
 
 
 # ----------------------------------------------------------------------------------------- make
@@ -135,14 +127,14 @@ def _print_written(
         )
         return
     for message in messages:
-        typer.echo(f"note: {message}")
+        say(f"note: {message}")
     counts = manifest.counts
     shared = ", ".join(f"{count} {split}" for split, count in splits.items() if count)
-    typer.echo(
+    say(
         f"{out}: {counts['rows']:,} rows of {counts['scenes']:,} scenes ({shared}), "
         f"manifest {manifest.manifest_digest[:16]}…"
     )
-    typer.echo(f"look at one with: rollbook source preview {out} --row 0 --out row.png")
+    say(f"look at one with: rollbook source preview {quote(str(out))} --row 0 --out row.png")
 
 
 def _by_split(manifest: SourceManifest) -> dict[str, int]:
@@ -307,7 +299,7 @@ def _config_alone(config: Path, context: typer.Context) -> ImportConfig:
         if given and each.name not in ("out", "config", "replace", "as_json"):
             message = f"--config replaces all other options: leave out {each.opts[0]}"
             raise ConfigurationError(message=message)
-    return load_import_config(_existing_path(config))
+    return load_import_config(existing_path(config))
 
 
 def _pixels(size: str) -> list[int]:
@@ -331,7 +323,7 @@ def info(
     """Show the content of a source store and how it was made."""
     from rollbook.generate.sources.reader import SourceStore
 
-    opened = SourceStore.open(_existing_path(store))
+    opened = SourceStore.open(existing_path(store))
     manifest = opened.manifest
     size = sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
     if as_json:
@@ -341,8 +333,8 @@ def info(
         print_json({"path": str(store), "size_bytes": size, **plain})
         return
     counts = manifest.counts
-    typer.echo(f"{store}\n")
-    _print_pairs(
+    say(f"{store}\n")
+    print_pairs(
         {
             "rows": f"{counts['rows']:,}",
             "scenes": f"{counts['scenes']:,}",
@@ -361,7 +353,7 @@ def info(
             "manifest": manifest.manifest_digest,
         }
     )
-    typer.echo("")
+    say("")
     rows = _scene_rows(opened)
     print_rows(rows[: limit_or_none(limit)], total=len(rows))
 
@@ -401,7 +393,7 @@ def validate(
     from rollbook.generate.sources.validation import validate_source_store
 
     with progress_bar("checking") as progress:
-        result = validate_source_store(_existing_path(store), deep=deep, progress=progress)
+        result = validate_source_store(existing_path(store), deep=deep, progress=progress)
     found = result.violations
     if as_json:
         counts = {"rows": result.rows, "scenes": result.scenes}
@@ -412,13 +404,13 @@ def validate(
         raise typer.Exit(OK if result.ok else VIOLATIONS)
     for each in found[: limit_or_none(limit)]:
         text = str(each).removesuffix(f" [{each.code}]")
-        typer.echo(f"{typer.style(each.code, fg='red')}  {text}")
+        say(f"  {text}", mark=each.code, colour="red")
     if limit and len(found) > limit:
-        typer.echo(f"… {len(found) - limit} more; --limit 0 prints all")
+        say(f"… {len(found) - limit} more; --limit 0 prints all")
     depth = ", and every array" if deep else "; --deep checks every array"
-    typer.echo(f"checked {result.rows:,} rows of {result.scenes:,} scenes{depth}")
+    say(f"checked {result.rows:,} rows of {result.scenes:,} scenes{depth}")
     plural = "violation" if len(found) == 1 else "violations"
-    typer.echo("all is well" if result.ok else f"{len(found)} {plural}")
+    say("all is well" if result.ok else f"{len(found)} {plural}")
     raise typer.Exit(OK if result.ok else VIOLATIONS)
 
 
@@ -435,6 +427,7 @@ def preview(
         bool, typer.Option("--actor-only", help="Show only what the robot knows.")
     ] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite an existing file.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Draw one row from above: scene, path, root, points and boxes."""
     from rollbook.files import write_bytes
@@ -443,9 +436,13 @@ def preview(
 
     if row is not None and key is not None:
         raise ConfigurationError(message="--row and --key do not go together: both name the row")
-    opened = SourceStore.open(_existing_path(store), actor_only=actor_only)
+    opened = SourceStore.open(existing_path(store), actor_only=actor_only)
     index = opened.find(key) if key is not None else row or 0
     shown = opened.row(index)
     with hint_at_replace(replace):
         write_bytes(out, preview_png(shown), replace=replace)
-    typer.echo(f"{out}: row {index}, {shown.sample_key}")
+    print_done(
+        {"path": str(out), "row": index, "key": shown.sample_key},
+        f"{out}: row {index}, {shown.sample_key}",
+        as_json,
+    )

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rollbook.cli.exit_codes import OK, VIOLATIONS
 from rollbook.cli.output import (
-    OK,
-    VIOLATIONS,
     limit_or_none,
+    print_done,
     print_json,
     print_limited,
+    print_pairs,
     print_rows,
     replace_hint,
+    say,
     shown_bytes,
 )
+from rollbook.cli.progress import progress_bar
+from rollbook.cli.store_paths import existing_path
 from rollbook.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
@@ -63,8 +67,8 @@ def _open_with_rows(
 def _existing(place: str) -> str:
     from rollbook.store.remote import is_url
 
-    if not is_url(place) and not Path(place).exists():
-        raise ConfigurationError(message=f"there is nothing at {place}; name the folder of a store")
+    if not is_url(place):
+        existing_path(Path(place))
     return place
 
 
@@ -117,7 +121,7 @@ def _print_inventory(folder: Path, limit: int, as_json: bool) -> None:
     print_limited(rows, _INVENTORY, limit, as_json)
     for row in rows:
         if row["first_error"]:
-            typer.echo(f"{row['schema_status']}: {row['first_error']}")
+            say(f"{row['schema_status']}: {row['first_error']}")
 
 
 _INVENTORY = {
@@ -142,10 +146,10 @@ def _print_store(path: str, as_json: bool) -> None:
         held = {"counts": counts, "size_bytes": size, "file_count": len(files)}
         print_json({"path": path, **held, "provenance": origin, "root_attrs": dict(reader.attrs)})
         return
-    typer.echo(f"{path}\n")
-    _print_pairs({heading: f"{counts[name]:,}" for name, heading in _COUNTS.items()})
-    typer.echo("")
-    _print_pairs({**origin, "size": f"{shown_bytes(size)} in {len(files)} files"})
+    say(f"{path}\n")
+    print_pairs({heading: f"{counts[name]:,}" for name, heading in _COUNTS.items()})
+    say("")
+    print_pairs({**origin, "size": f"{shown_bytes(size)} in {len(files)} files"})
 
 
 _COUNTS = {
@@ -158,12 +162,6 @@ _COUNTS = {
     "selected_depths": "depth images",
     "target_eval_crops": "point crops",
 }
-
-
-def _print_pairs(pairs: dict[str, str]) -> None:
-    widest = max(map(len, pairs))
-    for name, value in pairs.items():
-        typer.echo(f"{name:{widest}}  {value}")
 
 
 # ------------------------------------------------------------------------------------- validate
@@ -202,13 +200,13 @@ def validate(
         raise typer.Exit(OK if result.ok else VIOLATIONS)
     for each in found[: limit_or_none(limit)]:
         text = str(each).removesuffix(f" [{each.code}]")
-        typer.echo(f"{typer.style(each.code, fg='red')}  {text}")
+        say(f"  {text}", mark=each.code, colour="red")
     if limit and len(found) > limit:
-        typer.echo(f"… {len(found) - limit} more; --limit 0 prints all")
+        say(f"… {len(found) - limit} more; --limit 0 prints all")
     checked = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     plural = "violation" if len(found) == 1 else "violations"
-    typer.echo(f"checked {checked}{', and every byte' if deep else '; --deep checks every byte'}")
-    typer.echo("all is well" if result.ok else f"{len(found)} {plural}")
+    say(f"checked {checked}{', and every byte' if deep else '; --deep checks every byte'}")
+    say("all is well" if result.ok else f"{len(found)} {plural}")
     raise typer.Exit(OK if result.ok else VIOLATIONS)
 
 
@@ -245,7 +243,7 @@ def audit(
     _refuse_together(whole, step=step, group_by=group_by, targets=targets)
     reader = _open_with_rows(path, rollout, step)
     if html is not None:
-        store_audit.write_page(reader, html, step, replace)
+        store_audit.write_page(reader, html, step, replace, as_json)
     elif group_by is not None:
         store_audit.print_groups(reader, group_by, limit, as_json)
     elif targets:
@@ -338,7 +336,7 @@ def _print_suspicious(counts: Rows, rows: Rows) -> None:
         hits = [row for row in rows if row["kind"] == kind]
         ids = {f"{name}_row_id": name for name in ("rollout", "step", "candidate", "target")}
         about = {key: name for key, name in ids.items() if hits[0].get(key) is not None}
-        typer.echo(f"\n{kind}")
+        say(f"\n{kind}")
         print_rows(hits, {**about, "message": "what"}, total=count)
 
 
@@ -403,7 +401,7 @@ def depth(
 
     reader = _open_with_rows(path, rollout, step)
     if output is not None:
-        _write_depth(reader, step, output, replace)
+        _write_depth(reader, step, output, replace, as_json)
         return
     rows = selected_depth_summary_rows(
         reader, rollout_row_id=rollout, step_row_id=step, limit=limit_or_none(limit)
@@ -412,7 +410,7 @@ def depth(
     total = None if filtered else reader.num_steps
     print_limited(rows, _DEPTHS, limit, as_json, total)
     for warning in dict.fromkeys(row["warning"] for row in rows if row["warning"] and not as_json):
-        typer.echo(f"not available: {warning}")
+        say(f"not available: {warning}")
 
 
 _DEPTHS = {
@@ -428,7 +426,7 @@ _DEPTHS = {
 
 
 def _write_depth(
-    reader: RolloutZarrStoreReader, step: int | None, output: Path, replace: bool
+    reader: RolloutZarrStoreReader, step: int | None, output: Path, replace: bool, as_json: bool
 ) -> None:
     from rollbook.files import write_bytes
     from rollbook.store.audit import selected_depth_preview
@@ -445,7 +443,9 @@ def _write_depth(
     with replace_hint():
         write_bytes(output, data, replace=replace)
     height, width = preview["image_size_hw"]
-    typer.echo(f"{output}: step {step}, {width}x{height} pixels; bright is near, chequered unknown")
+    text = f"{output}: step {step}, {width}x{height} pixels; bright is near, chequered unknown"
+    shown = {"path": str(output), "step_row_id": step, "width": width, "height": height}
+    print_done(shown, text, as_json)
 
 
 # ---------------------------------------------------------------------- export, repack, migrate
@@ -464,6 +464,7 @@ def export(
         typer.Option("--codes", help="Keep codes and NaN as stored instead of words and nulls."),
     ] = False,
     replace: Replace = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a table as Parquet, CSV or JSON lines.
 
@@ -476,7 +477,12 @@ def export(
         rows = export_table(
             _open(path), table, output, columns=chosen, decode=not codes, replace=replace
         )
-    typer.echo(f"{output}: {rows:,} rows of {table}, {shown_bytes(output.stat().st_size)}")
+    size = output.stat().st_size
+    print_done(
+        {"path": str(output), "table": table, "rows": rows, "size_bytes": size},
+        f"{output}: {rows:,} rows of {table}, {shown_bytes(size)}",
+        as_json,
+    )
 
 
 class Profile(StrEnum):
@@ -492,13 +498,15 @@ def repack(
         Profile, typer.Option(help="local: fast to read. archive: compressed, smaller.")
     ],
     replace: Replace = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the same store in another profile. No information is lost."""
     from rollbook.store.repack import repack_store
 
     with replace_hint():
         written = repack_store(_open(path).local(""), output, profile.value, replace=replace)
-    typer.echo(f"{written}: repacked for {profile.value}")
+    shown = {"path": str(written), "profile": profile.value}
+    print_done(shown, f"{written}: repacked for {profile.value}", as_json)
 
 
 @app.command()
@@ -506,32 +514,28 @@ def publish(
     path: Store,
     url: Annotated[str, typer.Argument(help="Target URL, such as s3://bucket/prefix.")],
     replace: Replace = False,
+    as_json: AsJson = False,
 ) -> None:
     """Upload a finished store to a URL.
 
     If an upload was interrupted, the same command continues it.
     """
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
     from rollbook.store.remote import publish_store
 
-    with Bar(console=Console(stderr=True), transient=True) as bar, replace_hint():
-        task = bar.add_task("publishing")
-        done = publish_store(
-            _existing(path),
-            url,
-            replace=replace,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
-    typer.echo(
-        f"{done.url}: {done.files} files, {shown_bytes(done.bytes)}, content {done.content_sha256}"
+    with progress_bar("publishing") as progress, replace_hint():
+        done = publish_store(_existing(path), url, replace=replace, progress=progress)
+    shown = {"url": done.url, "files": done.files, "size_bytes": done.bytes}
+    print_done(
+        {**shown, "content_sha256": done.content_sha256},
+        f"{done.url}: {done.files} files, {shown_bytes(done.bytes)}, content {done.content_sha256}",
+        as_json,
     )
 
 
 @app.command()
-def migrate(path: Store) -> None:
+def migrate(path: Store, as_json: AsJson = False) -> None:
     """Convert an older store to the schema of this release."""
     from rollbook.store.stored_tables import migrate_store
 
-    typer.echo(migrate_store(_existing(path)))
+    done = migrate_store(_existing(path))
+    print_done({"path": path, "result": done}, done, as_json)

@@ -5,22 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from rollbook.cli.output import limit_or_none, print_limited, replace_hint, shown_bytes
+from rollbook.cli.output import (
+    limit_or_none,
+    print_done,
+    print_limited,
+    replace_hint,
+    say,
+    shown_bytes,
+)
 
 if TYPE_CHECKING:
     from rollbook.store.reader import RolloutZarrStoreReader
 
 
-def write_page(reader: RolloutZarrStoreReader, html: Path, step: int | None, replace: bool) -> None:
+def write_page(
+    reader: RolloutZarrStoreReader, html: Path, step: int | None, replace: bool, as_json: bool
+) -> None:
     from rollbook.files import write_bytes
     from rollbook.store.audit.page import audit_page
 
     page = audit_page(reader, step_row_id=step).encode()
     with replace_hint():
         write_bytes(html, page, replace=replace)
-    typer.echo(f"{html}: {shown_bytes(len(page))}")
+    shown = {"path": str(html), "size_bytes": len(page)}
+    print_done(shown, f"{html}: {shown_bytes(len(page))}", as_json)
 
 
 def print_groups(reader: RolloutZarrStoreReader, group_by: str, limit: int, as_json: bool) -> None:
@@ -71,7 +79,7 @@ def print_candidates(
         rows = [{**row, "marks": _marks(row)} for row in rows]
     print_limited(rows, _CANDIDATES, limit, as_json, total=span.stop - span.start)
     if rows and not as_json:
-        typer.echo("marks: a actor-valid, o oracle label, q q-train, * taken")
+        say("marks: a actor-valid, o oracle label, q q-train, * taken")
 
 
 _CANDIDATES = {

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rollbook.cli.exit_codes import OK, VIOLATIONS
 from rollbook.cli.login import ProfileName
-from rollbook.cli.output import OK, VIOLATIONS, AsJson, print_json, print_rows
+from rollbook.cli.output import AsJson, print_json, print_rows, say
 from rollbook.cli.replay_run import client_of
 
 if TYPE_CHECKING:
@@ -56,9 +57,6 @@ def check(
     from rollbook.contracts.evals import EVIDENCE_KEY
     from rollbook.evals.verify import check_gate, run_check
 
-    if not as_json:
-        what = "gate" if policy is None else "check"
-        typer.echo(f"Verify {what}: candidate={candidate}")
     evidence: dict[str, str | None] = {}
 
     def on_episode(result: EvalResult) -> None:
@@ -66,6 +64,9 @@ def check(
         evidence[result.baseline_episode_id] = stated.get("success")
 
     with client_of(profile) as client:
+        if not as_json:
+            what = "gate" if policy is None else "check"
+            say(f"Verify {what}: candidate={candidate}")
         if policy is None:
             gate = check_gate(candidate_policy_version=candidate, client=client)
             code = OK if gate["passed"] else VIOLATIONS
@@ -90,18 +91,18 @@ def check(
 
 def _print_gate(gate: dict[str, Any], portal: str) -> None:
     mark = "✓ PASS" if gate["passed"] else "✗ BLOCKED"
-    typer.echo(
+    say(
         f"{mark}: {gate['critical_passed']}/{gate['critical_total']} critical scenarios pass "
         f"({gate['critical_failed']} failed, {gate['critical_pending']} pending)"
     )
     for blocker in gate["blockers"]:
-        typer.echo(f"  - {blocker}")
+        say(f"  - {blocker}")
     for each in gate.get("dry_run", ()):
         error = f"  {each['error'].splitlines()[0][:200]}" if each["error"] else ""
         known = f" (success {each['evidence']})" if each["evidence"] else ""
         result = f"{each['baseline_episode_id']} {each['status']}{known}{error}"
-        typer.echo(f"Dry run, not recorded: {result}")
-    typer.echo(portal)
+        say(f"Dry run, not recorded: {result}")
+    say(portal)
 
 
 @app.command()
@@ -132,9 +133,9 @@ def promote(
     if as_json:
         print_json(made)
     elif made.get("promoted", True):
-        typer.echo(f"promoted {episode_id}: scenario {made['scenario_id']} ({severity.value})")
+        say(f"promoted {episode_id}: scenario {made['scenario_id']} ({severity.value})")
     else:
-        typer.echo(f"{episode_id} already is scenario {made['scenario_id']}")
+        say(f"{episode_id} already is scenario {made['scenario_id']}")
 
 
 @app.command("list")

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from urllib.parse import urlsplit
 
 from rollbook.errors import ConfigurationError
@@ -71,7 +72,9 @@ def resolve_access(
         if stored is None and profile is not None:
             known = ", ".join(read_profiles()) or "none"
             message = f"there is no profile {profile!r} in {credentials_path()} (known: {known})"
-            raise ConfigurationError(message=f"{message}; run `rollbook login --profile {profile}`")
+            raise ConfigurationError(
+                message=f"{message}; run `rollbook login --profile {quote(profile)}`"
+            )
         key = key or (stored.api_key if stored else None)
         url = url or (stored.base_url if stored else None)
     if not key:
@@ -157,7 +160,7 @@ def _profile(path: Path, name: str, table: object) -> Profile:
     values = table if isinstance(table, Mapping) else {}
     kept = {key: value for key, value in values.items() if key in known and isinstance(value, str)}
     if not {"api_key", "base_url"} <= kept.keys():
-        message = f"profile {name!r} in {path} is incomplete; run `rollbook login --profile {name}`"
+        message = f"profile {name!r} in {path} is incomplete; run `rollbook login --profile {quote(name)}`"
         raise ConfigurationError(message=message)
     return Profile(**kept)
 

@@ -16,17 +16,18 @@ def open_database(url: str, *, connections: int = 16, metrics: Metrics = NO_METR
     """`sqlite:///path` or `postgresql://…`, which gets at most so many `connections`."""
     if url.startswith("sqlite:///"):
         return SqliteDatabase(sqlite_path(url), metrics)
-    if url.startswith(_POSTGRES_SCHEMES):
-        from rollbook.server.db.postgres import PostgresDatabase
+    named = postgres_url(url)
+    from rollbook.server.db.postgres import PostgresDatabase
 
-        return PostgresDatabase(postgres_url(url), connections, metrics)
-    scheme = url.split("://", 1)[0] if "://" in url else "a path without a scheme"
-    message = f"database: {scheme} is not supported; expected sqlite:///PATH or postgresql://…"
-    raise ConfigurationError(message=message)
+    return PostgresDatabase(named, connections, metrics)
 
 
 def postgres_url(url: str) -> str:
     """Names the driver: otherwise SQLAlchemy would choose by what is installed."""
+    if not url.startswith(_POSTGRES_SCHEMES):
+        scheme = url.split("://", 1)[0] if "://" in url else "a path without a scheme"
+        message = f"database: {scheme} is not supported; expected sqlite:///PATH or postgresql://…"
+        raise ConfigurationError(message=message)
     named = "postgresql+psycopg://" + url.split("://", 1)[1]
     try:
         sa.make_url(named)
