@@ -28,7 +28,9 @@ GREEDY = {"name": "greedy", "selection_policy": "oracle_greedy", "horizon": HORI
 
 
 def an_env(rows: list[int] | None = None, **changes: Any) -> CounterfactualEnv:
-    options = {name: changes.pop(name) for name in list(changes) if name.startswith("invalid_")}
+    """Arguments of the environment, and changes of the config."""
+    own = ("invalid_reward", "invalid_ends", "horizon", "score", "scene_budget_bytes")
+    options = {name: changes.pop(name) for name in own if name in changes}
     config = tiny_config(Path("unused"), target_selector={"k": 8}, recipes=[GREEDY], **changes)
     return CounterfactualEnv(config, rows, **options)
 

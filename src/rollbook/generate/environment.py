@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +18,19 @@ from numpy.typing import NDArray
 from rollbook.contracts.reasons import INVALID_REASON_CODES
 from rollbook.contracts.row_numbers import row_numbers
 from rollbook.errors import ConfigurationError, InvalidNumber, InvalidValue, TargetInvalid
-from rollbook.generate.actor.actor import ActorState
 from rollbook.generate.actor.features import FEATURES
 from rollbook.generate.config_checks import expect
 from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
 from rollbook.generate.geometry.poses import centres
-from rollbook.generate.rollout.nodes import EvaluatedNode, Labels, Node, NodeEvaluator, RolloutTask
-from rollbook.generate.row_rollouts import RowRoller
-from rollbook.generate.sources.reader import SourceRow
+from rollbook.generate.kept_scenes import SCENES
+from rollbook.generate.prepared_scene import PreparedRow, PreparedScene
+from rollbook.generate.rollout.nodes import (
+    EvaluatedNode,
+    Labels,
+    Node,
+    NodeEvaluator,
+    OfferedNode,
+)
 from rollbook.generate.targets.selection import SelectedTarget
 
 try:
@@ -45,8 +49,6 @@ ENVIRONMENT_ID = "rollbook/NextBestView-v0"
 _FARTHEST_M = 1e5
 _LARGEST_FEATURE = 1e6
 """Finite bounds of the spaces, far larger than any real value."""
-_KEPT = 4
-"""Number of cached rows and scenes: preparing one takes longer than a step."""
 _REMAINING = FEATURES.index("remaining")
 _OPTIONS = ("row", "target", "candidate_seed")
 
@@ -68,7 +70,10 @@ class _Episode:
     candidate_seed: int
     evaluator: NodeEvaluator
     node: Node
-    offered: EvaluatedNode | None
+    """The node whose shell is offered; after the last step the one before it."""
+    visited: NDArray[np.float64]
+    """[moves + 1, 3]: visited camera centres, the root first."""
+    offered: OfferedNode | EvaluatedNode | None
     """None after the last step."""
     steps: int = 0
     """Number of actions, invalid ones included."""
@@ -77,22 +82,16 @@ class _Episode:
     ended: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _PreparedRow:
-    row: SourceRow
-    actor: ActorState
-    targets: Sequence[SelectedTarget]
-    skip_reason: str | None
-    tasks: dict[int, RolloutTask] = field(default_factory=dict)
-    """Prepared tasks by the rank of their target."""
-
-
 class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
     """One episode is one target of one source row: `horizon` moves from its root.
 
     A learner may use `candidate_features`: the columns of FEATURES for every candidate, which hold only what the actor
     knows. The other entries of an observation are for inspection. An observation never holds data of the oracle. `info`
     holds the gains so far and must not be used for learning.
+
+    Only the chosen candidate is rendered and scored, which gives the same rewards and observations as scoring them all.
+    With `score="all"` every valid candidate is scored, and `info["candidate_gains"]` [A] holds the reward of each
+    offered action, NaN where it is not valid: for baselines and inspection. `info["scored"]` is "chosen" or "all".
 
     An invalid action gives `invalid_reward`, uses one step, and the same shell is offered again; with `invalid_ends` it
     ends the episode. An episode is `terminated` after `horizon` steps or when no candidate is valid. It is never
@@ -111,12 +110,17 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         invalid_reward: float = -0.01,
         invalid_ends: bool = False,
         max_rows_tried: int = 64,
+        score: Literal["chosen", "all"] = "chosen",
+        scene_budget_bytes: int | None = None,
         render_mode: None = None,
     ) -> None:
         """`config` may be a TOML file. `rows` are numbers within the rows that it selects; None for all rows.
 
         The default `horizon` is the longest of the config's recipes, which are not used otherwise. A reset tries at
         most `max_rows_tried` rows to find a usable target.
+
+        All environments of a process share the scenes that stay prepared. `scene_budget_bytes` sets the memory of all
+        of them together; None leaves it as it is, which is 2 GiB at first.
         """
         if not isinstance(config, RolloutDatasetWriterConfig):
             config = RolloutDatasetWriterConfig.from_toml(config)
@@ -125,18 +129,19 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         self.config = dataclasses.replace(config, store=store)
         longest = max(recipe.horizon for recipe in config.recipes)
         self.horizon = longest if horizon is None else horizon
-        self.max_rows_tried = max_rows_tried
+        self.max_rows_tried, self.score = max_rows_tried, score
         self.invalid_reward, self.invalid_ends = float(invalid_reward), invalid_ends
         for name, holds, expected in (
             ("horizon", self.horizon >= 1, "at least 1"),
             ("max_rows_tried", max_rows_tried >= 1, "at least 1"),
             ("invalid_reward", bool(np.isfinite(self.invalid_reward)), "a finite number"),
+            ("score", score in ("chosen", "all"), "chosen or all"),
         ):
             expect(self, name, holds, expected, section="environment")
+        if scene_budget_bytes is not None:
+            SCENES.budget_bytes = scene_budget_bytes
         self._source, self._indices = self.config.setup_target().rows()
         self.rows = _checked_rows(rows, len(self._indices))
-        self._roller_in = lru_cache(_KEPT)(self._new_roller)
-        self._prepared = lru_cache(_KEPT)(self._prepare)
         self._episode: _Episode | None = None
         self.num_candidates = config.candidate_mixture.total_count
         self.action_space = spaces.Discrete(self.num_candidates)
@@ -193,8 +198,12 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
 
     @property
     def labels(self) -> Labels:
-        """The oracle's labels of the offered shell: for baselines and tests, never for a learner."""
-        return {name: values.copy() for name, values in self._shell().labels.items()}
+        """The oracle's labels of the offered shell: for baselines and tests, never for a learner.
+
+        Without `score="all"` reading them scores all candidates, which takes several times as long as a step.
+        """
+        evaluated = self._running().evaluator.evaluate(self._shell().node)
+        return {name: values.copy() for name, values in evaluated.labels.items()}
 
     # ------------------------------------------------------------------------------------- episodes
 
@@ -202,22 +211,19 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         order = self.np_random.permutation(len(self.rows))
         return [self.rows[at] for at in order[: self.max_rows_tried].tolist()]
 
-    def _new_roller(self, scene_id: str) -> RowRoller:
-        """One roller per scene, because a roller keeps its last scene."""
-        return RowRoller(self.config, self._source)
-
-    def _prepare(self, row: int) -> _PreparedRow:
-        opened = self._source.row(self._indices[row])
-        assert opened.oracle is not None  # the writer opens sources whole
-        actor = ActorState.from_view(opened.actor)
-        selection, _ = self._roller_in(opened.scene_id).select(opened, opened.oracle, actor)
-        return _PreparedRow(opened, actor, selection.targets, selection.skip_reason)
+    def _scene(self, row: int) -> PreparedScene:
+        scene_id = self._source.entry(self._indices[row]).scene_id
+        return SCENES.scene(
+            PreparedScene.key(self.config, self._source, scene_id),
+            lambda: PreparedScene(self.config, self._source),
+        )
 
     def _start_episode(
         self, row: int, wanted: Mapping[str, int], skipped: dict[str, int]
     ) -> _Episode | None:
         """An episode from a usable target of the row. None if there is none; `skipped` then counts the reasons."""
-        prepared = self._prepared(row)
+        scene = self._scene(row)
+        prepared = scene.row(self._indices[row])
         ranks = self.np_random.permutation(len(prepared.targets)).tolist()
         seed = wanted.get("candidate_seed", int(self.np_random.integers(2**31)))
         if "target" in wanted:
@@ -226,17 +232,30 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
             _count(skipped, prepared.skip_reason or f"no_target_of_rank_{wanted['target']}")
         for rank in ranks:
             try:
-                return self._at_root(row, prepared, prepared.targets[rank], seed)
+                return self._at_root(row, scene, prepared, prepared.targets[rank], seed)
             except TargetInvalid as error:
                 _count(skipped, error.reason)
+            finally:
+                SCENES.fit()
         return None
 
     def _at_root(
-        self, row: int, prepared: _PreparedRow, target: SelectedTarget, seed: int
+        self,
+        row: int,
+        scene: PreparedScene,
+        prepared: PreparedRow,
+        target: SelectedTarget,
+        seed: int,
     ) -> _Episode:
-        evaluator = NodeEvaluator(self._task(prepared, target), seed, self.horizon)
+        if self.config.require_label_valid and not target.label_valid:
+            raise TargetInvalid(
+                target_id=target.target_id,
+                reason=target.gt_match_status,
+                detail="its labels could not be learned from",
+            )
+        evaluator = NodeEvaluator(scene.task(prepared, target), seed, self.horizon)
         root = evaluator.root()
-        offered = evaluator.evaluate(root)
+        offered = self._offered(evaluator, root)
         least = max(self.config.min_valid_root_candidates, 1)
         if offered.num_valid < least:
             detail = f"{offered.num_valid} candidates valid at the root, expected {least}"
@@ -250,32 +269,31 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
             seed,
             evaluator,
             root,
+            root.centres,
             offered,
-            scene_gain=0.0 if "scene_root_gain" in offered.labels else None,
+            scene_gain=0.0 if self.config.target_scorer.include_scene else None,
         )
 
-    def _task(self, prepared: _PreparedRow, target: SelectedTarget) -> RolloutTask:
-        if self.config.require_label_valid and not target.label_valid:
-            raise TargetInvalid(
-                target_id=target.target_id,
-                reason=target.gt_match_status,
-                detail="its labels could not be learned from",
-            )
-        if target.rank not in prepared.tasks:
-            row, oracle = prepared.row, prepared.row.oracle
-            assert oracle is not None
-            roller = self._roller_in(row.scene_id)
-            prepared.tasks[target.rank] = roller.task(row, oracle, prepared.actor, target)
-        return prepared.tasks[target.rank]
+    def _offered(self, evaluator: NodeEvaluator, node: Node) -> OfferedNode | EvaluatedNode:
+        return evaluator.evaluate(node) if self.score == "all" else evaluator.offer(node)
 
-    def _move(self, episode: _Episode, shell: EvaluatedNode, index: int) -> float:
+    def _move(self, episode: _Episode, shell: OfferedNode | EvaluatedNode, index: int) -> float:
         """Moves to a valid candidate and returns the reward."""
-        reward = float(shell.labels["target_root_gain"][index])
-        episode.target_gain += reward
+        evaluator, last = episode.evaluator, episode.steps == self.horizon
+        place = centres(shell.candidates.shell_poses[index])
+        episode.visited = np.concatenate([episode.visited, place[None]])
+        # after the last step nothing is offered, so what the actor would know then is not computed
+        if isinstance(shell, EvaluatedNode):
+            labels = {name: float(values[index]) for name, values in shell.labels.items()}
+            episode.node = episode.node if last else evaluator.child(shell, index)
+        else:
+            taken = evaluator.take(shell, index)
+            labels = taken.labels
+            episode.node = episode.node if last else evaluator.child_of(taken)
+        episode.target_gain += labels["target_root_gain"]
         if episode.scene_gain is not None:
-            episode.scene_gain += float(shell.labels["scene_root_gain"][index])
-        episode.node = episode.evaluator.child(shell, index)
-        return reward
+            episode.scene_gain += labels["scene_root_gain"]
+        return labels["target_root_gain"]
 
     def _offer_shell(self, episode: _Episode) -> None:
         """Offers the shell of the current node, unless the episode is over."""
@@ -284,7 +302,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         if episode.ended is not None:
             episode.offered = None
             return
-        episode.offered = episode.evaluator.evaluate(episode.node)
+        episode.offered = self._offered(episode.evaluator, episode.node)
         if not episode.offered.num_valid:
             episode.ended = "no_valid_candidate"
 
@@ -293,7 +311,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
             raise gymnasium.error.ResetNeeded("no episode is running: call reset first")
         return self._episode
 
-    def _shell(self) -> EvaluatedNode:
+    def _shell(self) -> OfferedNode | EvaluatedNode:
         offered = self._running().offered
         assert offered is not None  # as long as an episode runs, something is offered
         return offered
@@ -302,7 +320,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
 
     def _observation(self) -> Observation:
         episode = self._running(also_ended=True)
-        visited, box = episode.node.centres, episode.target.box
+        visited, box = episode.visited, episode.target.box
         observation: Observation = {
             name: np.zeros(space.shape, space.dtype) for name, space in self._spaces.items()
         }
@@ -323,12 +341,12 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
 
     def _info(self) -> Info:
         episode = self._running(also_ended=True)
-        return {
+        told: Info = {
             "action_mask": self.action_masks().astype(np.int8),
             "target_gain": episode.target_gain,
             "scene_gain": episode.scene_gain,
             "step": episode.steps,
-            "moves": len(episode.node.path),
+            "moves": len(episode.visited) - 1,
             "row": episode.row,
             "sample_key": episode.sample_key,
             "target": episode.target.rank,
@@ -336,7 +354,13 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
             "candidate_seed": episode.candidate_seed,
             "ended": episode.ended,
             "reasons": (),
+            "scored": self.score,
         }
+        if self.score == "all":
+            told["candidate_gains"] = np.full(self.num_candidates, np.nan, np.float32)
+            if isinstance(episode.offered, EvaluatedNode):
+                told["candidate_gains"][:] = episode.offered.labels["target_root_gain"]
+        return told
 
 
 def _spaces(candidates: int, horizon: int) -> dict[str, spaces.Box | spaces.MultiBinary]:
@@ -357,7 +381,7 @@ def _spaces(candidates: int, horizon: int) -> dict[str, spaces.Box | spaces.Mult
     }
 
 
-def _reasons(shell: EvaluatedNode, index: int) -> tuple[str, ...]:
+def _reasons(shell: OfferedNode | EvaluatedNode, index: int) -> tuple[str, ...]:
     """The reasons against a candidate; empty if it is valid."""
     bitset = shell.candidates.invalid_reason_bitset
     assert bitset is not None  # nodes.py gives every shell its reasons

@@ -153,7 +153,7 @@ class RowRoller:
         if row.oracle is None:
             message = "generation needs the oracle's side: open the source without actor_only"
             raise ConfigurationError(message=message)
-        self._geometry_of(row.oracle)
+        self.geometry_of(row.oracle)
         return row, row.oracle
 
     # ------------------------------------------------------------------------------------- targets
@@ -220,7 +220,7 @@ class RowRoller:
     ) -> RolloutTask:
         """A target prepared for rollouts. Raises TargetInvalid if it cannot be measured."""
         config = self.config
-        geometry = self._geometry_of(oracle)
+        geometry = self.geometry_of(oracle)
         known = self._known_of(row, geometry)
         scorer = Oracle(
             geometry,
@@ -257,7 +257,8 @@ class RowRoller:
             root_target_points=points[scorer.in_target(points)] if kept else None,
         )
 
-    def _geometry_of(self, oracle: OracleView) -> SceneGeometry:
+    def geometry_of(self, oracle: OracleView) -> SceneGeometry:
+        """The geometry of the row's scene. That of the last scene is kept."""
         if self._geometry is None or self._geometry.mesh.sha256 != oracle.mesh.sha256:
             self._geometry = SceneGeometry(
                 oracle.mesh, backend=self.config.renderer, threads=self.config.threads

@@ -263,6 +263,26 @@ def test_squared_distances_are_exact(shape: tuple[int, int, int], share: float, 
     assert squared_distances(grid).ravel().tolist() == apart.min(axis=1, initial=FAR).tolist()
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0.001, 0.4), st.floats(0, 0.2), st.integers(0, 2**32 - 1))
+def test_a_short_bound_cuts_distances_off_and_changes_no_other(
+    bound: float, share: float, seed: int
+) -> None:
+    """Short distances are searched around each point, long ones read from a field over the whole grid."""
+    rng = np.random.default_rng(seed)
+    shape = tuple(rng.integers(1, 12, 3))
+    grid = np.where(rng.random(shape) < share, OCCUPIED, 0).astype(np.uint8)
+    grid.flags.writeable = False
+    known = ActorMap(grid, np.array([-3, 0, 2]), np.zeros(3, np.int64), 0.1)
+    low, high = known.bounds
+    points = rng.uniform(low - 0.3, high + 0.3, (50, 3))
+    points[0] = np.nan
+    whole = known.distance(points).astype(np.float64)
+    np.testing.assert_array_equal(
+        known.distance(points, bound), np.minimum(whole, bound).astype(np.float32)
+    )
+
+
 def test_distance_is_true_to_a_voxel_and_cautious_outside() -> None:
     rng = np.random.default_rng(2)
     known = ActorMap.from_view(a_walk(rng))

@@ -26,6 +26,8 @@ from rollbook.generate.candidates.rules import (
     check_shell,
     guard_order,
     mark,
+    proven_by_sparse_depth,
+    sparse_step,
 )
 from rollbook.generate.geometry.boxes import Boxes
 from rollbook.generate.geometry.camera import Camera
@@ -574,3 +576,70 @@ def test_rows_are_marked_by_number_or_by_mask() -> None:
 def test_rules_that_cannot_be_are_refused_by_name(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"candidate_rules\.{message}"):
         RuleConfig(**wrong)
+
+
+# ------------------------------------------------------------------------- verdicts with less work
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    filled=st.floats(0, 1),
+    hits=st.sampled_from([0.0, 0.02, 0.05, 0.3, 1.0]),
+    stride=st.integers(1, 4),
+    on_target=st.sampled_from([0, 1, 40]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_what_a_sparse_image_proves_holds_for_the_whole_one(
+    filled: float, hits: float, stride: int, on_target: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    rules = RuleConfig(
+        min_hit_fraction=hits, backprojection_stride=stride, min_target_pixels=on_target
+    )
+    depth = np.where(rng.random((8, 24, 24)) < filled, rng.uniform(0.5, 3, (8, 24, 24)), 0)
+    depth = depth.astype(np.float32)
+    poses, every = np.tile(REFERENCE, (8, 1)), sparse_step(rules)
+    limits: dict[str, Any] = {"bounds": FURNISHED.bounds, "target_box": TARGET}
+    proven = proven_by_sparse_depth(
+        depth[:, ::every, ::every], rules, poses=poses, camera=CAMERA, every=every, **limits
+    )
+    whole = images_checked(np.full(8, VALID_BITSET, np.uint32), depth, rules, **limits)
+    assert (whole[proven] == VALID_BITSET).all()
+    if every == 1:
+        assert (proven == (whole == VALID_BITSET)).all()
+
+
+def test_an_image_full_of_surfaces_is_proven_by_a_sixteenth_of_it() -> None:
+    poses = np.tile(REFERENCE, (2, 1))
+    rules = RuleConfig()
+    every = sparse_step(rules)
+    depth = EMPTY.depth(poses, CAMERA, every=every)
+    assert every == 4
+    assert proven_by_sparse_depth(depth, rules, poses=poses, camera=CAMERA, every=every).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    radius=st.floats(0, 0.5),
+    least=st.floats(0, 0.5),
+    clearance=st.floats(0, 0.5),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_verdicts_need_no_long_distances(
+    radius: float, least: float, clearance: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    rules = RuleConfig(
+        body_radius_m=radius, min_distance_to_mesh_m=least, step_clearance_m=clearance
+    )
+    poses = look_at(rng.uniform(-0.2, 4.2, (40, 3)), rng.uniform(0, 4, (40, 3)))
+    assert rules.for_verdicts().distance_range_m < rules.distance_range_m
+    assert (check(poses, rules.for_verdicts()).bitset == check(poses, rules).bitset).all()
+
+
+def test_a_distance_exactly_at_a_limit_keeps_its_verdict() -> None:
+    """The middle of the room is 1.5 m from floor and ceiling, and float32 holds these numbers exactly."""
+    rules = msgspec.structs.replace(ANY_MOTION, min_distance_to_mesh_m=1.5)
+    poses = look_at([[2.0, 2.0, 1.5]], [2.0, 4.0, 1.5])
+    for each in (rules, rules.for_verdicts()):
+        assert reasons(check(poses, each, world=EMPTY).bitset) == {"CLEARANCE_TOO_SMALL"}

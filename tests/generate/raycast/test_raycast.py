@@ -253,6 +253,16 @@ def test_the_number_of_threads_changes_no_bit(backend: Name) -> None:
         assert all(np.array_equal(a, b) for a, b in zip(answers[0], other, strict=True))
 
 
+@pytest.mark.parametrize("every", [2, 5, 40])
+def test_every_so_many_pixels_are_those_of_the_whole_image(backend: Name, every: int) -> None:
+    rng = np.random.default_rng(7)
+    poses = look_at(rng.uniform([0, 0, 1.5], [6, 6, 3], (5, 3)), rng.uniform(0, 6, (5, 3)))
+    camera = Camera(width=31, height=24, fx=20.0, fy=24.0, cx=14.0, cy=9.0)
+    geometry = SceneGeometry(bumpy(40), backend=backend)
+    whole = geometry.depth(poses, camera)
+    assert np.array_equal(geometry.depth(poses, camera, every=every), whole[:, ::every, ::every])
+
+
 def test_several_threads_may_ask_one_geometry(backend: Name) -> None:
     geometry = SceneGeometry(bumpy(40), backend=backend)
     points = np.random.default_rng(6).uniform(0, 6, (500, 3))

@@ -15,8 +15,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rollbook.errors import ConfigurationError, InvalidTrajectory, InvalidValue
-from rollbook.generate.actor.voxels import FAR, OCCUPIED, carve, crossed, squared_distances
+from rollbook.generate.actor.voxels import (
+    FAR,
+    OCCUPIED,
+    carve,
+    crossed,
+    near_squared_distances,
+    squared_distances,
+)
 from rollbook.generate.geometry.camera import Camera
+from rollbook.generate.geometry.coordinates import all_finite, bounds_of
 from rollbook.generate.geometry.poses import are_rigid, centres
 
 if TYPE_CHECKING:
@@ -31,6 +39,8 @@ _REACH = np.array([100, 100, 40])
 """Most voxels to either side of the actor's first place: 10 m and 4 m at 10 cm."""
 _RAYS_ACROSS = 120
 """Rays that are carved along the longer side of a depth image. Fewer rays leave holes in a wall 3 m away."""
+_NEAR = 4
+"""Distances of at most so many voxels are searched around each point; farther ones need the whole grid."""
 _KEPT_ACROSS = 60
 """Points that are kept along the longer side of a depth image."""
 
@@ -71,8 +81,11 @@ class ActorMap:
 
     def fused(self, depth: Points, pose: ArrayLike, camera: Camera) -> ActorMap:
         """This map with a depth image added. Pixels that hit nothing (0) are ignored."""
-        ends = surface_points(depth, pose, camera, _RAYS_ACROSS).astype(np.float64)
-        eye = centres(pose)
+        return self.seen_from(centres(pose), surface_points(depth, pose, camera, _RAYS_ACROSS))
+
+    def seen_from(self, eye: Array, points: Points) -> ActorMap:
+        """This map with a ray from the eye to each of these points [n, 3]."""
+        ends = points.astype(np.float64)
         return self._carved(np.broadcast_to(eye, ends.shape), ends, eye[None])
 
     def covering(self, points: Array) -> ActorMap:
@@ -96,9 +109,9 @@ class ActorMap:
 
     def _box_with(self, points: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First voxel, and the one past the last, of a grid that also contains these points, limited by `_REACH`."""
-        finite = points[np.isfinite(points).all(axis=1)]
-        low = np.floor((finite.min(axis=0) - _MARGIN_M) / self.voxel_m)
-        high = np.floor((finite.max(axis=0) + _MARGIN_M) / self.voxel_m) + 1
+        lowest, highest = bounds_of(points[all_finite(points)])
+        low = np.floor((lowest - _MARGIN_M) / self.voxel_m)
+        high = np.floor((highest + _MARGIN_M) / self.voxel_m) + 1
         nearest, farthest = self.home - _REACH, self.home + _REACH + 1
         return (
             np.minimum(np.clip(low, nearest, farthest - 1).astype(np.int64), self.first),
@@ -124,9 +137,13 @@ class ActorMap:
         cell = self.cells(given)
         inside = np.clip(np.floor(cell), 0, np.array(self.grid.shape) - 1)
         beyond = np.maximum(np.maximum(inside - cell, cell - inside - 1), 0)
-        known = np.asarray(np.isfinite(given).all(axis=1))
-        i, j, k = np.where(known[:, None], inside, 0).astype(np.intp).T
-        squares = self._squares[i, j, k]
+        known = all_finite(given)
+        cells = np.where(known[:, None], inside, 0).astype(np.intp)
+        reach = bound / self.voxel_m
+        if reach <= _NEAR:
+            squares = near_squared_distances(self.grid, cells, math.ceil(reach))
+        else:
+            squares = self._squares[tuple(cells.T)]
         with np.errstate(invalid="ignore", over="ignore"):
             far = np.sqrt(squares + (beyond**2).sum(axis=1)) * self.voxel_m
         far = np.where(squares == FAR, math.inf, far)
@@ -183,25 +200,30 @@ class ActorState:
             map=ActorMap.from_view(view, voxel_m),
             poses=view.poses.astype(np.float64),
             cameras=(view.camera,) * len(view.poses),
-            points=np.asarray(view.points[np.isfinite(view.points).all(axis=1)]),
+            points=np.asarray(view.points[all_finite(view.points)]),
         )
 
     def advanced(self, pose: ArrayLike, depth: Points, camera: Camera) -> ActorState:
         """The state after a move to `pose`, where `depth` was seen."""
         taken = np.asarray(pose, np.float64).reshape(1, 12)
-        seen = surface_points(depth, taken[0], camera, _KEPT_ACROSS)
+        points = _world_points(depth, taken[0], camera)
+        ends, kept = (_thinned(points, depth, across) for across in (_RAYS_ACROSS, _KEPT_ACROSS))
         return replace(
             self,
-            map=self.map.fused(depth, taken[0], camera),
+            map=self.map.seen_from(centres(taken[0]), ends),
             poses=np.concatenate([self.poses, taken]),
             cameras=(*self.cameras, camera),
-            fused_points=np.concatenate([self.fused_points, seen]),
+            fused_points=np.concatenate([self.fused_points, kept]),
             moves=self.moves + 1,
         )
 
 
 def surface_points(depth: Points, pose: ArrayLike, camera: Camera, across: int) -> Points:
     """World points [n, 3] of the pixels that hit a surface, thinned to about `across` points per row."""
+    return _thinned(_world_points(depth, pose, camera), depth, across)
+
+
+def _world_points(depth: Points, pose: ArrayLike, camera: Camera) -> Points:
     if depth.shape != (camera.height, camera.width):
         raise _invalid(
             "depth", f"of shape {list(depth.shape)}", f"[{camera.height}, {camera.width}]"
@@ -212,9 +234,13 @@ def surface_points(depth: Points, pose: ArrayLike, camera: Camera, across: int) 
         )
     if not are_rigid(pose):
         raise _invalid("pose", np.asarray(pose).tolist(), "finite, with a proper rotation")
+    return camera.points(depth, pose)
+
+
+def _thinned(points: Points, depth: Points, across: int) -> Points:
     step = max(1, max(depth.shape) // across)
     kept = np.s_[step // 2 :: step, step // 2 :: step]
-    return camera.points(depth, pose)[kept][depth[kept] > 0]
+    return points[kept][depth[kept] > 0]
 
 
 def _checked_centres(view: ActorView) -> Array:

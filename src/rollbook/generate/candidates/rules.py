@@ -104,6 +104,16 @@ class RuleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 expected = f"less than distance_range_m, {self.distance_range_m}"
                 raise invalid_setting(f"candidate_rules.{field}", getattr(self, field), expected)
 
+    def for_verdicts(self) -> RuleConfig:
+        """The same rules, with distances measured only as far as a verdict needs: quicker, with the same reasons.
+
+        The diagnostics of distances then end at this shorter range.
+        """
+        decisive = max(self.body_radius_m, self.min_distance_to_mesh_m, self.step_clearance_m)
+        # clearly above the limits: a distance that was cut off here must not look like one at a limit
+        reach = max(1.25 * decisive, 0.01)
+        return msgspec.structs.replace(self, distance_range_m=min(reach, self.distance_range_m))
+
     @classmethod
     def rich_local_five_family(cls) -> RuleConfig:
         return cls(
@@ -366,8 +376,6 @@ def check_depth(
     `poses` [n, 12] and `camera` are those of the images. Their points must lie in `bounds` and, if the rules require
     it, in the target's box.
     """
-    from rollbook.generate.candidates.view_counts import pixel_counts  # compiles kernels
-
     rows = np.flatnonzero(np.asarray(bitset) == VALID_BITSET)
     if len(rows) != len(depth):
         raise InvalidValue(
@@ -381,6 +389,49 @@ def check_depth(
         raise invalid_setting(
             "candidate_rules.min_target_pixels", rules.min_target_pixels, expected
         )
+    checked = bitset
+    for name, failed in _image_failures(depth, rules, poses, camera, bounds, target_box):
+        checked = mark(checked, rows[failed], name)
+    return checked
+
+
+def sparse_step(rules: RuleConfig) -> int:
+    """Every so-many-th row and column of an image in which surfaces fill four fifths proves that it is dense enough."""
+    return min(16, max(1, int(math.sqrt(0.8 / max(rules.min_hit_fraction, 1e-9)))))
+
+
+def proven_by_sparse_depth(
+    depth: NDArray[np.float32],
+    rules: RuleConfig,
+    *,
+    poses: ArrayLike,
+    camera: Camera,
+    every: int,
+    bounds: ArrayLike | None = None,
+    target_box: Boxes | None = None,
+) -> Mask:
+    """Which of n views pass `check_depth` for certain, by every so-many-th row and column of their images.
+
+    `depth` [n, h, w] holds only those pixels. All rules ask for at least so many pixels, so the pixels that are left
+    out can only add to what was counted. A view that is not proven may pass too: it has to be rendered whole.
+    """
+    failed = np.zeros(len(depth), np.bool_)
+    for _, some in _image_failures(depth, rules, poses, camera, bounds, target_box, every):
+        failed |= some
+    return ~failed
+
+
+def _image_failures(
+    depth: NDArray[np.float32],
+    rules: RuleConfig,
+    poses: ArrayLike,
+    camera: Camera,
+    bounds: ArrayLike | None,
+    target_box: Boxes | None,
+    every: int = 1,
+) -> Failures:
+    from rollbook.generate.candidates.view_counts import pixel_counts  # compiles kernels
+
     margin = rules.extent_margin_m
     hits, kept, on_target = pixel_counts(
         depth,
@@ -389,17 +440,12 @@ def check_depth(
         stride=rules.backprojection_stride,
         extent=None if bounds is None else np.add(bounds, [[-margin], [margin]]),
         box=target_box if rules.min_target_pixels else None,
+        every=every,
     )
-    share = hits / max(depth[0].size, 1) if len(depth) else hits
-    checked = bitset
-    for name, failed in (
-        ("DEPTH_NO_HIT", hits == 0),
-        ("DEPTH_TOO_SPARSE", share < rules.min_hit_fraction),
-        ("BACKPROJECT_EMPTY", (hits > 0) & (kept == 0)),
-        ("TARGET_VISIBILITY_TOO_LOW", on_target < rules.min_target_pixels),
-    ):
-        checked = mark(checked, rows[failed], name)
-    return checked
+    yield "DEPTH_NO_HIT", hits == 0
+    yield "DEPTH_TOO_SPARSE", hits / (camera.width * camera.height) < rules.min_hit_fraction
+    yield "BACKPROJECT_EMPTY", (hits > 0) & (kept == 0)
+    yield "TARGET_VISIBILITY_TOO_LOW", on_target < rules.min_target_pixels
 
 
 def guard_order(

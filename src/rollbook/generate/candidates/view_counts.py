@@ -54,10 +54,14 @@ def pixel_counts(
     stride: int,
     extent: ArrayLike | None,
     box: Boxes | None,
+    every: int = 1,
 ) -> NDArray[np.int64]:
     """[3, n]: for each image [n, H, W] the pixels that hit a surface; those in every `stride`-th row and column whose
-    point lies in the `extent` [2, 3]; and those whose point lies in the one `box`, 0 without a box."""
-    expected = (len(np.asarray(poses)), camera.height, camera.width)
+    point lies in the `extent` [2, 3]; and those whose point lies in the one `box`, 0 without a box.
+
+    With `every` above 1 the images hold only every so-many-th row and column, and only these are counted.
+    """
+    expected = (len(np.asarray(poses)), -(-camera.height // every), -(-camera.width // every))
     if depth.shape != expected:
         shapes = f"of shape {list(depth.shape)}", f"{list(expected)}, as the poses and the camera"
         raise InvalidValue(record="images", field="depth", value=shapes[0], expected=shapes[1])
@@ -67,11 +71,14 @@ def pixel_counts(
     return np.asarray(
         _count_pixels(
             np.ascontiguousarray(depth),
-            camera.rays().reshape(camera.height, camera.width, 3),
+            np.ascontiguousarray(
+                camera.rays().reshape(camera.height, camera.width, 3)[::every, ::every]
+            ),
             np.ascontiguousarray(rotations(poses)),
             np.ascontiguousarray(centres(poses)),
             np.ascontiguousarray(limits, np.float64),
             stride,
+            every,
             np.ascontiguousarray(rotations(pose)),
             np.ascontiguousarray(centres(pose)),
             half,
@@ -87,6 +94,7 @@ def _count_pixels(
     placed: Array,
     limits: Array,
     stride: int,
+    every: int,
     box_turn: Array,
     box_centre: Array,
     half: Array,
@@ -102,7 +110,7 @@ def _count_pixels(
                 if not (far > 0 and far < np.inf):
                     continue
                 counts[0, row] += 1
-                thinned = v % stride == 0 and u % stride == 0
+                thinned = v * every % stride == 0 and u * every % stride == 0
                 x, y, z = rays[v, u, 0] * far, rays[v, u, 1] * far, rays[v, u, 2] * far
                 wx = turn[0, 0] * x + turn[0, 1] * y + turn[0, 2] * z + place[0]
                 wy = turn[1, 0] * x + turn[1, 1] * y + turn[1, 2] * z + place[1]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rollbook.errors import InvalidBoxes
 from rollbook.generate.geometry.camera import Camera
+from rollbook.generate.geometry.coordinates import all_three
 from rollbook.generate.geometry.poses import centres, moved, rotations
 
 _SIGNS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]) / 2
@@ -106,8 +106,7 @@ class Boxes:
         pose, half = self.pose_world_object[row], self.extents[row].astype(np.float64) / 2
         with np.errstate(invalid="ignore"):
             local = (np.asarray(points, np.float64) - centres(pose)) @ rotations(pose)
-        found: NDArray[Any] = (np.abs(local) <= half * scale + margin_m).all(axis=-1)
-        return found
+        return all_three(np.abs(local) <= half * scale + margin_m)
 
     def iou(self, row: int, others: Boxes, *, samples: int = 8) -> NDArray[np.float64]:
         """[O]: intersection over union of one box with each of `others`; NaN where either box has no volume.

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rollbook.digest import digest_of
 from rollbook.errors import InvalidMesh
+from rollbook.generate.geometry.coordinates import bounds_of
 
 _DOMAIN = "rollbook.mesh.v1"
 _FARTHEST_M = 1e5
@@ -77,8 +78,9 @@ class TriangleMesh:
     @cached_property
     def bounds(self) -> NDArray[np.float64]:
         """[2, 3]: lower and upper corner of the box around all faces."""
-        used = self.vertices[self.faces.ravel()]
-        return np.array([used.min(axis=0), used.max(axis=0)], np.float64)
+        used = np.zeros(len(self.vertices), np.bool_)
+        used[self.faces] = True
+        return bounds_of(self.vertices[used])
 
     def part(self, kept: NDArray[np.bool_]) -> TriangleMesh:
         """A mesh of the faces where `kept` is true, with only the vertices they use."""

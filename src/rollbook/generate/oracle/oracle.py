@@ -21,6 +21,7 @@ from rollbook.digest import Plain, digest_of
 from rollbook.errors import InvalidValue, TargetInvalid
 from rollbook.generate.geometry.boxes import Boxes
 from rollbook.generate.geometry.camera import Camera
+from rollbook.generate.geometry.coordinates import all_finite
 from rollbook.generate.geometry.poses import centres, rotations
 from rollbook.generate.oracle.config import OracleConfig
 from rollbook.generate.oracle.distance_field import (
@@ -138,7 +139,7 @@ class Oracle:
         `beside` is the root state of another target for the same points: its scene region is reused.
         """
         given = np.asarray(points, np.float32).reshape(-1, 3)
-        known = given[np.isfinite(given).all(axis=1)]
+        known = given[all_finite(given)]
         inside = known[self.in_target(known)]
         least = self.config.min_current_target_points
         if len(inside) < least:
@@ -164,12 +165,21 @@ class Oracle:
                 found[region][row] = completeness, coverage, points
 
         self._for_each_row(len(images), camera, measure)
-        columns: dict[str, Doubles] = {}
-        for region, measured in found.items():
-            columns |= _columns(region, self.known(state, region), measured)
-        columns["target_current_support"] = np.full(len(images), float(state.target.points))
-        columns["target_candidate_support"] = found["target"][:, 2]
-        return columns
+        return self._labels(state, found)
+
+    def score_taken(self, before: OracleState, after: OracleState) -> dict[str, Doubles]:
+        """The labels [1] that `score` gives to the view between two states, of which `after` is fused from `before`."""
+        found = {}
+        for region in self.surfaces:
+            now = self.known(after, region)
+            added = now.points - self.known(before, region).points
+            found[region] = np.array([[now.completeness, now.coverage, added]])
+        return self._labels(before, found)
+
+    def labels_are_finite(self, state: OracleState) -> bool:
+        """Whether every view of this state gets finite labels in float32. A view can only lower the errors."""
+        errors = [self.known(state, region).error for region in self.surfaces]
+        return bool((np.abs(errors) < np.finfo(np.float32).max).all())
 
     def fuse(
         self, state: OracleState, depth: ArrayLike, pose: ArrayLike, camera: Camera
@@ -220,6 +230,16 @@ class Oracle:
         return found
 
     # ------------------------------------------------------------------------------------- measuring
+
+    def _labels(self, state: OracleState, found: dict[str, Doubles]) -> dict[str, Doubles]:
+        """All labels from completeness, coverage and points added [N, 3] by region."""
+        columns: dict[str, Doubles] = {}
+        for region, measured in found.items():
+            columns |= _columns(region, self.known(state, region), measured)
+        added = found["target"][:, 2]
+        columns["target_current_support"] = np.full(len(added), float(state.target.points))
+        columns["target_candidate_support"] = added
+        return columns
 
     @property
     def _farthest(self) -> np.float32:

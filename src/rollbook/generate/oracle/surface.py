@@ -6,11 +6,13 @@ Every sample stands for the same area, so a mean over samples does not depend on
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.generate.geometry.boxes import Boxes
+from rollbook.generate.geometry.coordinates import all_three
 from rollbook.generate.geometry.mesh import TriangleMesh
 from rollbook.generate.geometry.morton import morton_order
 from rollbook.generate.geometry.poses import centres, moved, rotations
@@ -96,13 +98,21 @@ def surface_inside(mesh: TriangleMesh, boxes: Boxes, row: int, margin_m: float) 
     """
     pose = boxes.pose_world_object[row]
     half = boxes.extents[row].astype(np.float64) / 2 + margin_m
-    local = ((mesh.vertices - centres(pose)) @ rotations(pose))[mesh.faces]
-    kept = local[((local.min(axis=1) <= half) & (local.max(axis=1) >= -half)).all(axis=1)]
+    local = (mesh.vertices - centres(pose)) @ rotations(pose)
+    # corners below the upper sides and above the lower ones: a face that has none of a kind cannot touch the box
+    below, above = (local <= half)[mesh.faces], (local >= -half)[mesh.faces]
+    kept = local[mesh.faces[all_three(_any_corner(below) & _any_corner(above))]]
     for axis in range(3):
         kept = _cut(kept, half[axis] - kept[..., axis])
         kept = _cut(kept, half[axis] + kept[..., axis])
     area = np.linalg.norm(np.cross(kept[:, 1] - kept[:, 0], kept[:, 2] - kept[:, 0]), axis=1)
     return moved(pose, kept[area > 0])
+
+
+def _any_corner(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """[F, 3] from [F, 3 corners, 3 axes]."""
+    found: NDArray[Any] = mask[:, 0] | mask[:, 1] | mask[:, 2]
+    return found
 
 
 def _cut(triangles: Doubles, inside: Doubles) -> Doubles:

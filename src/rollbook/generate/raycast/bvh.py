@@ -52,7 +52,8 @@ class Bvh:
         if not np.abs(given).max() < _FARTHEST_CORNER:
             detail = f"a corner is not finite, or beyond {_FARTHEST_CORNER:g}"
             raise InvalidMesh(record="bvh", detail=detail)
-        low, high = given.min(axis=1), given.max(axis=1)
+        a, b, c = given[:, 0], given[:, 1], given[:, 2]
+        low, high = np.minimum(np.minimum(a, b), c), np.maximum(np.maximum(a, b), c)
         boxes, links, counts, self._faces, levels = build_nodes(low, high)
         self._tree: Tree = (boxes, links, counts, given[self._faces].reshape(-1, 9))
         self._most_waiting = levels * (WIDTH - 1) + 1

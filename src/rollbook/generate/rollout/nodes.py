@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.contracts.reasons import VALID_BITSET
+from rollbook.contracts.reasons import VALID_BITSET, Bitset
 from rollbook.generate.actor.actor import ActorState
 from rollbook.generate.actor.features import candidate_features
 from rollbook.generate.candidates.families import CandidateMixtureConfig, Proposal, sample_shell
@@ -24,6 +24,8 @@ from rollbook.generate.candidates.rules import (
     check_shell,
     guard_order,
     mark,
+    proven_by_sparse_depth,
+    sparse_step,
 )
 from rollbook.generate.geometry.camera import Camera
 from rollbook.generate.geometry.poses import centres
@@ -73,6 +75,32 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class OfferedNode:
+    """A node whose candidates have verdicts and features, but no images and no labels."""
+
+    node: Node
+    candidates: CandidateSamplingResult
+    """Its `extras` hold no diagnostics of distances."""
+
+    @property
+    def num_valid(self) -> int:
+        return int(np.count_nonzero(self.candidates.mask_valid))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TakenCandidate:
+    """A candidate of an offered node that was rendered and scored."""
+
+    parent: Node
+    shell_index: int
+    pose: NDArray[np.float64]
+    depth: NDArray[np.float32]
+    oracle: OracleState
+    """The state with its image fused."""
+    labels: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class EvaluatedNode:
     node: Node
     candidates: CandidateSamplingResult
@@ -101,6 +129,7 @@ class NodeEvaluator:
     horizon: int
     nodes_evaluated: int = 0
     candidates_scored: int = 0
+    _offered: dict[tuple[int, ...], OfferedNode] = field(default_factory=dict)
     _evaluated: dict[tuple[int, ...], EvaluatedNode] = field(default_factory=dict)
     _nodes: dict[tuple[int, ...], Node] = field(default_factory=dict)
     _images: dict[tuple[int, ...], SelectedDepth] = field(default_factory=dict)
@@ -123,20 +152,30 @@ class NodeEvaluator:
         """The node after taking a candidate, with the candidate's image fused into what is known."""
         path = (*parent.node.path, shell_index)
         if path not in self._nodes:
-            task, node = self.task, parent.node
             pose = parent.candidates.shell_poses[shell_index].astype(np.float64)
             depth = parent.image(shell_index)
-            self._nodes[path] = Node(
-                path,
-                pose,
-                np.concatenate([node.centres, centres(pose)[None]]),
-                task.oracle.fuse(node.oracle, depth, pose, task.camera),
-                node.actor.advanced(pose, depth, task.camera),
-                None
-                if node.target_points is None
-                else np.concatenate([node.target_points, self._points_on_target(depth, pose)]),
-            )
+            after = self.task.oracle.fuse(parent.node.oracle, depth, pose, self.task.camera)
+            self._nodes[path] = self._fused(parent.node, path, pose, depth, after)
         return self._nodes[path]
+
+    def _fused(
+        self,
+        node: Node,
+        path: tuple[int, ...],
+        pose: NDArray[np.float64],
+        depth: NDArray[np.float32],
+        oracle: OracleState,
+    ) -> Node:
+        return Node(
+            path,
+            pose,
+            np.concatenate([node.centres, centres(pose)[None]]),
+            oracle,
+            node.actor.advanced(pose, depth, self.task.camera),
+            None
+            if node.target_points is None
+            else np.concatenate([node.target_points, self._points_on_target(depth, pose)]),
+        )
 
     def selected_depth(
         self, path: tuple[int, ...], pose: NDArray[np.float32]
@@ -155,6 +194,56 @@ class NodeEvaluator:
             )
         return self._images[path]
 
+    # ----------------------------------------------------------------- one candidate instead of all
+
+    def offer(self, node: Node) -> OfferedNode:
+        """The candidates of a node with the verdicts and features that `evaluate` gives, and without labels."""
+        if node.path not in self._offered:
+            self._offered[node.path] = self._offer(node)
+        return self._offered[node.path]
+
+    def take(self, offered: OfferedNode, shell_index: int) -> TakenCandidate:
+        """Renders and scores one valid candidate. Its labels are those that `evaluate` gives it."""
+        task, before = self.task, offered.node.oracle
+        pose = offered.candidates.shell_poses[shell_index].astype(np.float64)
+        depth = task.geometry.depth(pose[None], task.camera)[0]
+        after = task.oracle.fuse(before, depth, pose, task.camera)
+        labels = {
+            name: float(np.float32(values[0]))
+            for name, values in task.oracle.score_taken(before, after).items()
+        }
+        return TakenCandidate(offered.node, shell_index, pose, depth, after, labels)
+
+    def child_of(self, taken: TakenCandidate) -> Node:
+        """The node after a taken candidate, as `child` makes it."""
+        path = (*taken.parent.path, taken.shell_index)
+        return self._fused(taken.parent, path, taken.pose, taken.depth, taken.oracle)
+
+    def _offer(self, node: Node) -> OfferedNode:
+        task = self.task
+        if not task.oracle.labels_are_finite(node.oracle):
+            # a candidate without a finite label is not valid, and only its image shows whether it has one
+            return OfferedNode(node, self.evaluate(node).candidates)
+        proposal, rules = self._propose(node), task.rules
+        bitset = self._checked(node, proposal, task.geometry, rules.for_verdicts()).bitset
+        rows, every = np.flatnonzero(bitset == VALID_BITSET), sparse_step(rules)
+        proven = proven_by_sparse_depth(
+            task.geometry.depth(proposal.poses[rows], task.camera, every=every),
+            rules,
+            poses=proposal.poses[rows],
+            camera=task.camera,
+            every=every,
+            bounds=task.geometry.bounds,
+            target_box=task.target.box,
+        )
+        unproven = rows[~proven]
+        bitset[unproven] = self._checked_images(
+            bitset[unproven],
+            proposal.poses[unproven],
+            task.geometry.depth(proposal.poses[unproven], task.camera),
+        )
+        return OfferedNode(node, self._shell(node, proposal, bitset, {}))
+
     # --------------------------------------------------------------------------------- evaluating
 
     def evaluate(self, node: Node) -> EvaluatedNode:
@@ -165,19 +254,11 @@ class NodeEvaluator:
     def _evaluate(self, node: Node) -> EvaluatedNode:
         task = self.task
         proposal = self._propose(node)
-        checked = self._checked(node, proposal, task.geometry)
+        checked = self._checked(node, proposal, task.geometry, task.rules)
         rows = np.flatnonzero(checked.valid)
         depth = task.geometry.depth(proposal.poses[rows], task.camera)
         bitset = guard_order(checked.bitset, rows, depth, task.camera)
-        bitset = check_depth(
-            bitset,
-            depth,
-            task.rules,
-            poses=proposal.poses[rows],
-            camera=task.camera,
-            bounds=task.geometry.bounds,
-            target_box=task.target.box,
-        )
+        bitset = self._checked_images(bitset, proposal.poses[rows], depth)
         kept = bitset[rows] == VALID_BITSET
         rows, depth = rows[kept], depth[kept]
         labels = self._labels(node, proposal, rows, depth)
@@ -196,18 +277,31 @@ class NodeEvaluator:
             self._crops(node, proposal, rows, depth),
         )
 
-    def _checked(self, node: Node, proposal: Proposal, world: Surroundings) -> ShellCheck:
+    def _checked_images(
+        self, bitset: Bitset, poses: NDArray[np.float64], depth: NDArray[np.float32]
+    ) -> Bitset:
+        return check_depth(
+            bitset,
+            depth,
+            self.task.rules,
+            poses=poses,
+            camera=self.task.camera,
+            bounds=self.task.geometry.bounds,
+            target_box=self.task.target.box,
+        )
+
+    def _checked(
+        self, node: Node, proposal: Proposal, world: Surroundings, rules: RuleConfig
+    ) -> ShellCheck:
         return check_shell(
             proposal,
             node.pose,
             world,
-            self.task.rules,
+            rules,
             target_box=self.task.target.box,
             camera=self.task.camera,
             points=node.actor.points,
-            observed=node.actor.map.occupied_centres()
-            if self.task.rules.require_target_evidence
-            else None,
+            observed=node.actor.map.occupied_centres() if rules.require_target_evidence else None,
         )
 
     def _propose(self, node: Node) -> Proposal:
@@ -249,7 +343,9 @@ class NodeEvaluator:
         diagnostics: dict[str, NDArray[Any]],
     ) -> CandidateSamplingResult:
         task = self.task
-        valid_actor = self._checked(node, proposal, node.actor.map).valid
+        # only the verdicts on the actor's own map are kept
+        rules = task.rules.for_verdicts()
+        valid_actor = self._checked(node, proposal, node.actor.map, rules).valid
         features = candidate_features(
             node.actor,
             proposal.poses,

@@ -1,0 +1,25 @@
+"""Reductions over coordinates [..., 3]. numpy's own reductions over an axis of three entries take ten times as long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def all_three(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """[...]: where all three entries of a mask [..., 3] are true."""
+    found: NDArray[Any] = mask[..., 0] & mask[..., 1] & mask[..., 2]
+    return found
+
+
+def all_finite(points: ArrayLike) -> NDArray[np.bool_]:
+    """[...]: which points [..., 3] are finite."""
+    return all_three(np.isfinite(points))
+
+
+def bounds_of(points: NDArray[Any]) -> NDArray[np.float64]:
+    """[2, 3]: lower and upper corner of the box around points [n, 3], at least one."""
+    columns = np.ascontiguousarray(points.T)
+    return np.array([columns.min(axis=1), columns.max(axis=1)], np.float64)
