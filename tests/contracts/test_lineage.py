@@ -466,3 +466,38 @@ def test_a_policy_revision_is_in_the_digest_and_in_the_json_only_when_there_is_o
     assert lineage.digest() != without.digest()
     assert RolloutLineage.from_json(lineage.to_json()) == lineage
     assert lineage.for_chain("r1", 0, "learned").policy_revision == REVISION
+
+
+@given(LINEAGES)
+def test_fields_that_are_taken_out_make_the_same_lineage(lineage: RolloutLineage) -> None:
+    again = RolloutLineage(**lineage.asdict())
+    assert (again, again.digest()) == (lineage, lineage.digest())
+
+
+@given(LINEAGES, LINEAGES)
+def test_a_lineage_with_every_field_replaced_is_the_other_one(
+    lineage: RolloutLineage, other: RolloutLineage
+) -> None:
+    assert lineage.replace() == lineage
+    replaced = lineage.replace(**other.asdict())
+    assert (replaced, replaced.digest()) == (other, other.digest())
+
+
+def test_a_replaced_field_is_checked_and_changes_the_digest() -> None:
+    lineage = RolloutLineage(**EXAMPLE)
+    moved = lineage.replace(scene_id="scene-2")
+    assert {**moved.asdict(), "scene_id": "scene-1"} == lineage.asdict()
+    assert moved.digest() != lineage.digest()
+    with pytest.raises(InvalidNumber, match="gt_match_iou"):
+        lineage.replace(gt_match_iou=math.nan)
+    with pytest.raises(TypeError, match="colour"):
+        lineage.replace(colour="red")
+
+
+def test_the_checkpoint_follows_a_replaced_policy_revision() -> None:
+    lineage = RolloutLineage(policy_revision=REVISION)
+    other = msgspec.structs.replace(REVISION, policy_digest="d8")
+    assert lineage.replace(policy_revision=other).model_checkpoint_hash == "d8"
+    assert lineage.replace(policy_revision=None).model_checkpoint_hash == "d7"
+    with pytest.raises(InvalidValue, match="model_checkpoint_hash"):
+        lineage.replace(policy_revision=other, model_checkpoint_hash="d7")

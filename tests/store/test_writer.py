@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import os
 import subprocess
 import sys
@@ -269,9 +270,37 @@ def test_no_records_make_no_store(tmp_path: Path) -> None:
     assert left_in(tmp_path) == []
 
 
-def test_unknown_options_are_a_configuration_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="colour"):
-        write_rollout_zarr_store(tmp_path / "s", good_records(), colour="red")
+def test_every_option_of_a_store_is_a_keyword_with_the_same_default() -> None:
+    fields = dataclasses.fields(RolloutZarrStoreConfig)
+    expected = {field.name: field.default for field in fields if field.name != "store_dir"}
+    keywords = {
+        name: parameter.default
+        for name, parameter in inspect.signature(write_rollout_zarr_store).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name != "manifest_context"
+    }
+    assert keywords == expected
+
+
+def test_every_option_reaches_the_store(tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "discount_gamma": 0.5,
+        "return_semantics": "other returns",
+        "field_retention_policy": "everything",
+        "source_offline_store_version": "s-1",
+        "target_protocol_version": "v0",
+        "selected_depth_enabled": False,
+    }
+    done = write_rollout_zarr_store(tmp_path / "s", good_records(), **given)
+    attrs = RolloutZarrStoreReader(done.store_dir).attrs
+    assert {name: attrs[name] for name in given} == given
+
+
+def test_an_option_that_there_is_not_is_refused_by_python_itself(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        write_rollout_zarr_store(tmp_path / "s", good_records(), colour="red")  # type: ignore[call-arg]
+
+
+def test_options_that_cannot_be_are_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="selected_depth_zfar_m is nan"):
         config(tmp_path / "s", selected_depth_zfar_m=float("nan"))
     with pytest.raises(ConfigurationError, match="selected_depth_width_px is 0"):

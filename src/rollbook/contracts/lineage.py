@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -226,6 +226,20 @@ class RolloutLineage(Record, frozen=True, kw_only=True):
         ):
             msgspec.structs.force_setattr(chain, field, value)
         return chain
+
+    def asdict(self) -> dict[str, Any]:
+        """Every field by name, as it is in this record: `RolloutLineage(**lineage.asdict()) == lineage`."""
+        return msgspec.structs.asdict(self)
+
+    def replace(self, **changes: Any) -> RolloutLineage:
+        """The same lineage with other values in these fields. Everything is checked as in a new record.
+
+        `model_checkpoint_hash` follows a new `policy_revision`, unless both are given.
+        """
+        fields = {**self.asdict(), **changes}
+        if changes.get("policy_revision") is not None and "model_checkpoint_hash" not in changes:
+            fields["model_checkpoint_hash"] = None
+        return RolloutLineage(**fields)
 
     def plain(self) -> dict[str, Plain]:
         """Without a policy revision, as before there were any: digests of such lineages stay what they were."""

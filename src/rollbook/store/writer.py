@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.contracts.read_only import read_only
+from rollbook.contracts.reasons import INVALID_REASON_VERSION
 from rollbook.digest import checksum
-from rollbook.errors import ConfigurationError, InvalidValue, StorageError
+from rollbook.errors import InvalidValue, StorageError
 from rollbook.files import write_errors
 from rollbook.store.candidate_columns import AddedRecord
 from rollbook.store.config import RolloutZarrStoreConfig, RolloutZarrWriteResult
@@ -40,7 +41,7 @@ from rollbook.store.raw_layout import chunk_rows_for, page_rows, row_bytes
 from rollbook.store.record_checks import check_crops, checked_depth, named_steps
 from rollbook.store.records import RolloutStep, RolloutZarrRecord, SelectedDepth
 from rollbook.store.returns import returns_block
-from rollbook.store.schema import TABLES
+from rollbook.store.schema import DEFAULT_RETURN_SEMANTICS, TABLES
 from rollbook.store.staging import StagedStore
 from rollbook.store.tables import StoreTables
 
@@ -64,13 +65,49 @@ def write_rollout_zarr_store(
     records: Iterable[RolloutZarrRecord],
     *,
     manifest_context: RolloutStoreManifestContext | None = None,
-    **options: Any,
+    return_semantics: str = DEFAULT_RETURN_SEMANTICS,
+    discount_gamma: float = 1.0,
+    target_protocol_version: str = "v1_observed",
+    reason_code_version: str = INVALID_REASON_VERSION,
+    field_retention_policy: str = "compact",
+    source_offline_store_version: str = "unknown-source-version",
+    split_manifest_hash: str = "unknown-split-manifest",
+    selected_depth_enabled: bool = True,
+    selected_depth_width_px: int = 240,
+    selected_depth_height_px: int = 240,
+    selected_depth_chunk_steps: int = 64,
+    selected_depth_renderer: str = "unknown-renderer",
+    selected_depth_znear_m: float | None = 1e-3,
+    selected_depth_zfar_m: float | None = 20.0,
+    selected_depth_source_resolution: str = "exact_output_size",
+    q_h_chunk_states: int = 64,
+    target_eval_crop_max_points: int = 50_000,
+    target_eval_crops_enabled: bool = False,
+    replace: bool = False,
 ) -> RolloutZarrWriteResult:
-    """Write records into a new store. `options` are the fields of RolloutZarrStoreConfig."""
-    try:
-        config = RolloutZarrStoreConfig(store_dir=store_dir, **options)
-    except TypeError as error:
-        raise ConfigurationError(message=f"write_rollout_zarr_store: {error}") from error
+    """Write records into a new store. The options are described in RolloutZarrStoreConfig."""
+    config = RolloutZarrStoreConfig(
+        store_dir=store_dir,
+        return_semantics=return_semantics,
+        discount_gamma=discount_gamma,
+        target_protocol_version=target_protocol_version,
+        reason_code_version=reason_code_version,
+        field_retention_policy=field_retention_policy,
+        source_offline_store_version=source_offline_store_version,
+        split_manifest_hash=split_manifest_hash,
+        selected_depth_enabled=selected_depth_enabled,
+        selected_depth_width_px=selected_depth_width_px,
+        selected_depth_height_px=selected_depth_height_px,
+        selected_depth_chunk_steps=selected_depth_chunk_steps,
+        selected_depth_renderer=selected_depth_renderer,
+        selected_depth_znear_m=selected_depth_znear_m,
+        selected_depth_zfar_m=selected_depth_zfar_m,
+        selected_depth_source_resolution=selected_depth_source_resolution,
+        q_h_chunk_states=q_h_chunk_states,
+        target_eval_crop_max_points=target_eval_crop_max_points,
+        target_eval_crops_enabled=target_eval_crops_enabled,
+        replace=replace,
+    )
     with RolloutStoreWriter(config, manifest_context=manifest_context) as writer:
         for record in records:
             writer.append(record)
