@@ -239,6 +239,15 @@ def test_batches_hold_every_state_of_every_store_once(many: RolloutCollection) -
         assert all(each.flags.writeable for each in batch.values())
 
 
+def test_batches_hold_returns_by_name(many: RolloutCollection) -> None:
+    """Horizons differ between the stores."""
+    returns = many.table("returns")
+    columns = ("state_step_row_id", *returns)
+    for batch in many.batches(8, seed=4, columns=columns, global_ids=True):
+        rows = batch.pop("state_step_row_id")
+        assert_same_columns(batch, {name: each[rows] for name, each in returns.items()})
+
+
 def test_batches_mix_the_stores(many: RolloutCollection) -> None:
     offsets = many.offsets("steps")
     first = next(many.batches(24, seed=0, global_ids=True))["state_step_row_id"]

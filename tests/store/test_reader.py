@@ -319,6 +319,21 @@ def test_batches_of_some_columns_without_end(store: RolloutZarrStoreReader) -> N
     assert {tuple(batch) for batch in some} == {columns}
 
 
+def test_batches_hold_returns_by_name(store: RolloutZarrStoreReader) -> None:
+    columns = ("mc_return", "state_step_row_id", "n_step_return")
+    returns = store.returns_view()
+    for batch in store.batches(9, seed=1, columns=columns, prefetch=True):
+        rows = batch.pop("state_step_row_id")
+        assert_same_columns(batch, {name: each[rows] for name, each in returns.items()})
+
+
+def test_batches_of_a_column_that_states_do_not_have(store: RolloutZarrStoreReader) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"no column 'mc_returns'; they have: state_step_row_id"
+    ):
+        store.batches(4, columns=("mc_returns",))
+
+
 @pytest.mark.parametrize(("size", "start"), [(0, 0), (-3, 0), (4, -1)])
 def test_batches_that_cannot_be(store: RolloutZarrStoreReader, size: int, start: int) -> None:
     with pytest.raises(ConfigurationError, match="cannot be made"):

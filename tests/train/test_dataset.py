@@ -73,6 +73,20 @@ def test_states_by_number(many: RolloutCollection) -> None:
         states[len(states)]
 
 
+def test_returns_come_as_tensors_beside_the_columns_of_states(many: RolloutCollection) -> None:
+    columns = ("td_reward", "mc_return", "n_step_return")
+    whole = {**many.q_h_view(), **many.table("returns")}
+    states = QHStates(many, columns)
+    assert_same_tensors(
+        states.__getitems__(range(len(states))), {name: whole[name] for name in columns}
+    )
+    batches = many.batches(SIZE, seed=3, columns=columns)
+    for tensors, arrays in zip(
+        QHBatches(many, SIZE, seed=3, columns=columns), batches, strict=True
+    ):
+        assert_same_tensors(tensors, arrays)
+
+
 def test_a_batch_is_one_take_per_column(many: RolloutCollection) -> None:
     states = QHStates(many, ("td_reward", "candidate_row_id"), global_ids=True)
     rows = [20, 3, 3, 31]

@@ -1,9 +1,9 @@
-"""Batches of states from the dense view: shuffled by a seed and resumable."""
+"""Batches of states from the dense view and their returns: shuffled by a seed and resumable."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,21 +20,44 @@ def epoch_order(states: int, seed: int, epoch: int) -> NDArray[np.int64]:
     return np.random.default_rng([seed, epoch]).permutation(states)
 
 
+class _StateTables(Protocol):
+    def column_names(self, table: str) -> tuple[str, ...]: ...
+
+
+def state_columns(tables: _StateTables, names: Sequence[str] | None) -> dict[str, str]:
+    """The path of every named column of `q_h` or `returns`; all columns of `q_h` without names."""
+    there = {
+        name: f"{table}/{name}"
+        for table in ("q_h", "returns")
+        for name in tables.column_names(table)
+    }
+    if names is None:
+        return {name: path for name, path in there.items() if path.startswith("q_h/")}
+    for name in names:
+        if name not in there:
+            raise ConfigurationError(
+                message=f"states have no column {name!r}; they have: {', '.join(there)}"
+            )
+    return {name: there[name] for name in names}
+
+
 def state_batches(
     store: StoredTables,
     size: int,
     *,
     seed: int,
     epochs: int | None,
-    columns: Sequence[str] | None,
+    columns: Mapping[str, str],
     start: int,
     prefetch: bool,
 ) -> Iterator[dict[str, Array]]:
-    """Batches from number `start` on; earlier batches are not read. The last batch of an epoch may be smaller."""
+    """Batches from number `start` on; earlier batches are not read. The last batch of an epoch may be smaller.
+
+    `columns` has the path of every column.
+    """
     if size < 1 or start < 0:
         raise ConfigurationError(message=f"a batch of {size} states from {start} on cannot be made")
-    names = store.column_names("q_h") if columns is None else tuple(columns)
-    sources = {name: StateColumn(store, name) for name in names}
+    sources = {name: StateColumn(store, path) for name, path in columns.items()}
     states = store.num_steps
     per_epoch = -(-states // size)
     epoch, first = divmod(start, per_epoch) if per_epoch else (0, 0)
@@ -56,12 +79,12 @@ def _prefetch(sources: Mapping[str, StateColumn], rows: NDArray[np.int64]) -> No
 
 
 class StateColumn:
-    """One column of the dense view. Rows are copied from the mapped file, or from memory where it is compressed."""
+    """One column of states. Rows are copied from the mapped file, or from memory where it is compressed."""
 
-    def __init__(self, store: StoredTables, name: str) -> None:
-        folder = store.local(f"q_h/{name}")
+    def __init__(self, store: StoredTables, path: str) -> None:
+        folder = store.local(path)
         self._mapped = MappedArray.open(folder) if is_raw(folder) else None
-        self._values = store.array(f"q_h/{name}") if self._mapped is None else self._mapped.view()
+        self._values = store.array(path) if self._mapped is None else self._mapped.view()
         self._constant = self._mapped is not None and self._mapped.is_constant
 
     def take(self, rows: NDArray[np.int64]) -> Array:

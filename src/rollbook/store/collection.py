@@ -14,15 +14,17 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from rollbook.contracts.row_numbers import Rows, row_number, row_numbers
 from rollbook.digest import text_hash
 from rollbook.errors import ConfigurationError, IncompatibleStores, StorageError
-from rollbook.store.batches import StateColumn, epoch_order
+from rollbook.store.batches import epoch_order
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.remote import open_store
+from rollbook.store.row_parts import RowParts, put_rows
 from rollbook.store.schema import DICTIONARIES, ROW_COUNTS, TABLES, Column
+from rollbook.store.state_rows import QHRows
 
 Array = NDArray[Any]
 StoreLike = str | os.PathLike[str] | RolloutZarrStoreReader
@@ -189,18 +191,18 @@ class RolloutCollection:
         chosen = self.column_names(name) if columns is None else columns
         return {column: self._column(name, column, parts, global_ids) for column in chosen}
 
-    def _parts(self, table: str, rows: slice | Array | None) -> _Parts:
+    def _parts(self, table: str, rows: slice | Array | None) -> RowParts:
         total = self.num_rows(table)
         if rows is None or isinstance(rows, slice):
             first, stop, stride = (rows or slice(None)).indices(total)
             if stride == 1:
                 return self._neighbours(table, first, max(first, stop))
             rows = np.arange(first, stop, stride)
-        return self._scattered(table, row_numbers(rows, total, table))
+        return self.scattered(table, row_numbers(rows, total, table))
 
-    def _neighbours(self, table: str, first: int, stop: int) -> _Parts:
+    def _neighbours(self, table: str, first: int, stop: int) -> RowParts:
         """Consecutive rows: one slice of each store."""
-        parts = _Parts(stop - first)
+        parts = RowParts(stop - first)
         offsets = self.offsets(table).tolist()
         for index, (low, high) in enumerate(pairwise(offsets)):
             start, end = max(first, low), min(stop, high)
@@ -208,8 +210,9 @@ class RolloutCollection:
                 parts.add(index, slice(start - low, end - low), slice(start - first, end - first))
         return parts
 
-    def _scattered(self, table: str, rows: Rows) -> _Parts:
-        parts = _Parts(len(rows))
+    def scattered(self, table: str, rows: Rows) -> RowParts:
+        """Where these global rows are. They must exist."""
+        parts = RowParts(len(rows))
         stores, local = self._located(table, rows)
         order = np.argsort(stores, kind="stable")
         held, starts = np.unique(stores[order], return_index=True)
@@ -219,7 +222,7 @@ class RolloutCollection:
             parts.add(index, local[places], places)
         return parts
 
-    def _column(self, table: str, name: str, parts: _Parts, global_ids: bool) -> Array:
+    def _column(self, table: str, name: str, parts: RowParts, global_ids: bool) -> Array:
         column = TABLES[table].columns.get(name)
         if column is None:
             raise StorageError(
@@ -230,11 +233,11 @@ class RolloutCollection:
         out = np.empty((parts.rows, *self.row_shape(table, name)), column.numpy)
         for (index, values), (_, _, places) in zip(taken, parts.each, strict=True):
             if global_ids:
-                values = self._global(index, column, values)
-            _put(out, places, values, column)
+                values = self.global_values(index, column, values)
+            put_rows(out, places, values, column)
         return out
 
-    def _global(self, index: int, column: Column, values: Array) -> Array:
+    def global_values(self, index: int, column: Column, values: Array) -> Array:
         """Ids and codes of one store as global ones. -1, which means "none", stays -1."""
         if column.words is not None:
             recoded: Array = self._dictionary(column.words).codes[index][values]
@@ -284,7 +287,10 @@ class RolloutCollection:
         start: int = 0,
         global_ids: bool = False,
     ) -> Iterator[dict[str, Array]]:
-        """Batches of states, shuffled over all stores, the same for the same seed. `start` skips that many batches."""
+        """Batches of states, shuffled over all stores, the same for the same seed. `start` skips that many batches.
+
+        `columns` are names of columns of `q_h` and `returns`; without them a batch has all of `q_h`.
+        """
         if size < 1 or start < 0:
             raise ConfigurationError(
                 message=f"a batch of {size} states from {start} on cannot be made"
@@ -299,61 +305,8 @@ class RolloutCollection:
         while len(states) and (epochs is None or epoch < epochs):
             order = epoch_order(len(states), seed, epoch)
             for number in range(first, per_epoch):
-                yield states.take(order[number * size : (number + 1) * size])
+                yield states.take_existing(order[number * size : (number + 1) * size])
             epoch, first = epoch + 1, 0
-
-
-class QHRows:
-    """States of a collection by global row. Narrow states are padded to the widest."""
-
-    def __init__(
-        self,
-        collection: RolloutCollection,
-        columns: Sequence[str] | None = None,
-        global_ids: bool = False,
-    ) -> None:
-        self.names = collection.column_names("q_h") if columns is None else tuple(columns)
-        self._collection = collection
-        self._global_ids = global_ids
-        for store in collection.stores if columns is None else ():
-            store.local("q_h")  # all columns together: faster than one by one for a remote store
-        self._columns = {
-            name: [StateColumn(store, name) for store in collection.stores] for name in self.names
-        }
-
-    def __len__(self) -> int:
-        return self._collection.num_rows("q_h")
-
-    def take(self, rows: ArrayLike) -> dict[str, Array]:
-        """New arrays with these rows, in the order of `rows`, or with the rows that a mask selects."""
-        parts = self._collection._scattered("q_h", row_numbers(rows, len(self), "q_h"))
-        return {name: self._take(name, parts) for name in self.names}
-
-    def _take(self, name: str, parts: _Parts) -> Array:
-        schema = TABLES["q_h"].columns[name]
-        shape = (parts.rows, *self._collection.row_shape("q_h", name))
-        out: Array | None = None
-        for index, rows, places in parts.each:
-            assert not isinstance(rows, slice)
-            values = self._columns[name][index].take(rows)
-            if self._global_ids:
-                values = self._collection._global(index, schema, values)
-            if values.shape == shape:
-                return values  # all rows are of one store, in order
-            out = np.empty(shape, schema.numpy) if out is None else out
-            _put(out, places, values, schema)
-        return np.empty(shape, schema.numpy) if out is None else out
-
-
-class _Parts:
-    """Which rows of which store go to which places of the result."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
-        self.each: list[tuple[int, slice | Rows, slice | Rows]] = []
-
-    def add(self, store: int, rows: slice | Rows, places: slice | Rows) -> None:
-        self.each.append((store, rows, places))
 
 
 class _Dictionary:
@@ -373,21 +326,6 @@ def _stored_shape(store: RolloutZarrStoreReader, path: str) -> tuple[int, ...]:
     """The shape of a row from the metadata of the array, so that a remote array is not fetched for it."""
     metadata = json.loads(store.local(f"{path}/zarr.json").read_bytes())
     return tuple(int(size) for size in metadata["shape"][1:])
-
-
-def _put(out: Array, places: slice | Rows, values: Array, column: Column) -> None:
-    """Write rows into an array whose rows may be wider."""
-    if values.shape[1:] == out.shape[1:]:
-        out[places] = values
-        return
-    padding = [(0, 0)] + [
-        (0, wide - size) for wide, size in zip(out.shape[1:], values.shape[1:], strict=True)
-    ]
-    if column.shape == ("N",) and values.shape[1]:
-        # chains end within the horizon of their store, so longer sums equal the longest one
-        out[places] = np.pad(values, padding, mode="edge")
-    else:
-        out[places] = np.pad(values, padding, constant_values=np.array(column.fill, column.numpy))
 
 
 # ------------------------------------------------------------------------------------ compatibility

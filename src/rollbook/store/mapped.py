@@ -146,7 +146,7 @@ class MappedArray:
             out[...] = self._layout.fill  # numpy would first expand a constant view in memory
             return out
         # the rows were checked; mode="raise" would make numpy use a second buffer
-        return np.take(self._view, rows, axis=0, out=out, mode="clip")
+        return self._view.take(rows, 0, out, "clip")
 
     def _checked_rows(self, indices: ArrayLike) -> Array:
         rows = np.asarray(indices)
@@ -160,11 +160,13 @@ class MappedArray:
                 expected=f"whole numbers, or a mask of {len(self)} rows",
                 actual=f"{rows.dtype.name}{list(rows.shape)}",
             )
-        if rows.min() < 0 or rows.max() >= len(self):
+        chosen = rows.astype(np.intp, copy=False)
+        # as unsigned numbers, negative ones are the largest: one comparison finds both kinds
+        if chosen.view(np.uintp).max() >= len(self):
             outside = rows[(rows < 0) | (rows >= len(self))]
             detail = f"row {outside[0]} was asked for, the array has {len(self)}"
             raise RowOutOfRange(path=str(self.folder), detail=detail)
-        return rows.astype(np.intp, copy=False)
+        return chosen
 
     def prefetch(self, indices: ArrayLike) -> None:
         """Ask the system to read these rows ahead, without waiting for them."""

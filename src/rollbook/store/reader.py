@@ -11,7 +11,7 @@ from rollbook.contracts.lineage import RolloutLineage
 from rollbook.contracts.row_numbers import Rows, row_number
 from rollbook.errors import ChecksumMismatch, StorageError
 from rollbook.store import frames
-from rollbook.store.batches import state_batches
+from rollbook.store.batches import state_batches, state_columns
 from rollbook.store.checks.validate import (
     RolloutZarrValidationResult,
     validate_rollout_zarr_store,
@@ -53,11 +53,15 @@ class RolloutZarrStoreReader(StoredTables):
         start: int = 0,
         prefetch: bool = False,
     ) -> Iterator[dict[str, Array]]:
-        """Shuffled batches of states from `q_h`, the same for the same seed. `start` skips that many batches."""
-        for path in ["q_h"] if columns is None else [f"q_h/{name}" for name in columns]:
+        """Shuffled batches of states, the same for the same seed. `start` skips that many batches.
+
+        `columns` are names of columns of `q_h` and `returns`; without them a batch has all of `q_h`.
+        """
+        chosen = state_columns(self, columns)
+        for path in ["q_h"] if columns is None else chosen.values():
             self.local(path)
         return state_batches(
-            self, size, seed=seed, epochs=epochs, columns=columns, start=start, prefetch=prefetch
+            self, size, seed=seed, epochs=epochs, columns=chosen, start=start, prefetch=prefetch
         )
 
     def selected_depth(self, step_row_id: int) -> dict[str, Array] | None:

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from rollbook.contracts.row_numbers import row_number
 from rollbook.errors import ConfigurationError
 from rollbook.store.batches import epoch_order
-from rollbook.store.collection import QHRows, RolloutCollection
+from rollbook.store.collection import RolloutCollection
 from rollbook.store.reader import RolloutZarrStoreReader
+from rollbook.store.state_rows import QHRows
 from rollbook.train.layout import import_torch
 
 if TYPE_CHECKING:
@@ -182,14 +183,15 @@ class QHBatches:
         return self._from(start.number, worker, workers)
 
     def _from(self, first: int, worker: int, workers: int) -> Iterator[Tensors]:
-        if not self.batches_per_epoch:
+        per_epoch = self.batches_per_epoch
+        if not per_epoch:
             return
         number, epoch_now, order = first, -1, np.zeros(0, np.int64)
-        while self._epochs is None or number < self._epochs * self.batches_per_epoch:
-            epoch, batch = divmod(number, self.batches_per_epoch)
+        while self._epochs is None or number < self._epochs * per_epoch:
+            epoch, batch = divmod(number, per_epoch)
             if epoch != epoch_now:
                 epoch_now, order = epoch, epoch_order(len(self._rows), self._seed, epoch)
-            rows = self._rows.take(order[batch * self._size : (batch + 1) * self._size])
+            rows = self._rows.take_existing(order[batch * self._size : (batch + 1) * self._size])
             number += workers
             self._next = _Position(number, (worker, workers) if workers > 1 else None)
             yield _tensors(rows)
