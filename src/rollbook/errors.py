@@ -12,6 +12,7 @@
     │   ├── NotRawArray               the array is encoded and cannot be mapped: read it through zarr
     │   ├── RowOutOfRange             the row does not exist
     │   ├── NotASourceStore           the folder is not a finished source store
+    │   ├── UnfinishedRun             a run that did not end has left finished rows: resume it, or start over
     │   └── LeaseHeld                 another process is working on the file (a retry can help)
     ├── MalformedJson                 the JSON is not the expected record
     ├── TransportError                the server could not be reached (a retry can help)
@@ -166,6 +167,12 @@ class IncompatibleStores(StorageError, ValueError):
     code: ClassVar[str] = "incompatible_stores"
     template: ClassVar[str] = "{path} and {other} cannot be read as one: {detail}"
     other: str
+
+
+@dataclass(eq=False, kw_only=True)
+class UnfinishedRun(StorageError):
+    code: ClassVar[str] = "unfinished_run"
+    template: ClassVar[str] = "{path} holds {detail}"
 
 
 @dataclass(eq=False, kw_only=True)

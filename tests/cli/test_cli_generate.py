@@ -123,6 +123,54 @@ def test_an_interrupted_run_says_nothing_and_leaves_nothing(tmp_path: Path, work
     assert [each.name for each in tmp_path.iterdir()] == [".x.zarr.lock"]
 
 
+_WAITING_POLICY = """
+import time
+from pathlib import Path
+
+def policy(features, names, valid, context):
+    while list(Path(".x.zarr.rows").glob("*.row")) and not Path("go").exists():
+        time.sleep(0.01)
+    return features[:, names.index("dist_target")].astype("f8")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "end"), [(1, signal.SIGINT), (2, signal.SIGKILL)])
+def test_a_run_that_ends_early_goes_on_with_resume(
+    tmp_path: Path, workers: int, end: signal.Signals
+) -> None:
+    """The policy holds the second row back until the run is ended from outside."""
+    (tmp_path / "slow_policy.py").write_text(_WAITING_POLICY)
+    text = SMOKE.read_text().replace("max_samples = 1", "max_samples = 2")
+    (tmp_path / "own.toml").write_text(text + 'scorer = "slow_policy:policy"\n')
+    words = ("run", "--config", "own.toml", "--source", tiny_source(), "--out", "x.zarr")
+    with subprocess.Popen(
+        [ROLLBOOK, "generate", *map(str, words), "--workers", str(workers)],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as run:
+        while not list(tmp_path.glob(".x.zarr.rows/*.row")):
+            assert run.poll() is None
+            time.sleep(0.02)
+        os.kill(run.pid, end)
+        said = run.communicate(timeout=60)[1]
+    (tmp_path / "go").touch()
+    if end == signal.SIGINT:
+        assert said.splitlines()[-1] == "1 of 2 rows are finished and kept; --resume goes on"
+    refused = rollbook(*words, cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "1 finished rows of a run that did not end: --resume goes on" in refused.stderr
+    both = rollbook(*words, "--resume", "--start-over", cwd=tmp_path)
+    assert (both.returncode, "give one" in both.stderr) == (2, True)
+    resumed = json.loads(rollbook(*words, "--resume", "--json", cwd=tmp_path).stdout)
+    assert (resumed["rows_resumed"], resumed["samples_seen"]) == (1, 2)
+    assert not list(tmp_path.glob(".x.zarr.[!l]*"))
+    whole = json.loads(rollbook(*words[:-1], "whole.zarr", "--json", cwd=tmp_path).stdout)
+    assert resumed["content_sha256"] == whole["content_sha256"]
+
+
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     words = ("run", "--config", SMOKE, "--source", tiny_source(), "--out", "x.zarr", "--dry-run")
     run = rollbook(*words, "--json", cwd=tmp_path)

@@ -15,11 +15,12 @@ import typer
 
 from rollbook.cli.output import AsJson, print_done, print_json, print_rows, say
 from rollbook.cli.progress import compilation_shown, hint_at_replace, progress_bar
-from rollbook.errors import ConfigurationError
+from rollbook.errors import ConfigurationError, UnfinishedRun
 
 if TYPE_CHECKING:
     from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
     from rollbook.generate.row_rollouts import RolloutDatasetWriterStats
+    from rollbook.generate.writer import RolloutDatasetWriter
 
 app = typer.Typer(
     help="Make rollouts from a source store, preview them, and compare policies.",
@@ -83,15 +84,29 @@ def run(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Number of processes. It does not change the result.")
     ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the finished rows of a run that did not end."),
+    ] = False,
+    start_over: Annotated[
+        bool,
+        typer.Option("--start-over", help="Discard the finished rows of a run that did not end."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Generate rollouts and write them into a store.
 
     The store appears when it is complete and validated. Rows and targets that cannot be used are skipped and counted
     with their reasons.
+
+    A run that is interrupted, killed or out of disk space keeps its finished rows. The same command with --resume
+    goes on with them; the result is the same as without the interruption.
     """
     from rollbook.store.manifest import RolloutStoreInvocation
 
+    if resume and start_over:
+        message = "--resume keeps the finished rows and --start-over discards them: give one"
+        raise ConfigurationError(message=message)
     loaded = _loaded(
         config, source, split, threads=threads, workers=workers, max_samples=max_samples
     )
@@ -106,8 +121,16 @@ def run(
         return
     invocation = RolloutStoreInvocation.from_cli(argv=sys.argv[1:], config_path=config)
     started = time.monotonic()
-    with hint_at_replace(loaded.store.replace), _row_progress(len(rows), quiet=as_json) as on_row:
-        result = writer.run(invocation=invocation, on_row=on_row)
+    with (
+        hint_at_replace(loaded.store.replace),
+        _hint_at_resume(writer, len(rows), quiet=as_json),
+        _row_progress(len(rows), quiet=as_json) as on_row,
+    ):
+        result = writer.run(
+            invocation=invocation,
+            on_row=on_row,
+            unfinished="resume" if resume else "discard" if start_over else "refuse",
+        )
     seconds = time.monotonic() - started
     summary = {
         "store_dir": str(result.store_dir),
@@ -115,6 +138,7 @@ def run(
         "steps": result.num_steps,
         "candidates": result.num_candidates,
         "seconds": round(seconds, 3),
+        "rows_resumed": writer.rows_resumed,
         "content_sha256": result.content_sha256,
         "manifest_sha256": result.manifest_sha256,
         **dataclasses.asdict(writer.stats),
@@ -152,9 +176,23 @@ def _print_summary(
         f"{summary['candidates']:,} candidates in {seconds:.1f} s "
         f"({stats.candidates_scored / max(seconds, 1e-9):,.0f} scored per second)"
     )
+    if summary["rows_resumed"]:
+        typer.echo(f"{summary['rows_resumed']} rows were finished by the run before")
     for reason, count in sorted(stats.skipped_reasons.items(), key=lambda each: -each[1]):
         say(f"skipped {count:>5}  {reason}")
     say(f"next: rollbook store audit {quote(summary['store_dir'])} --html audit.html")
+
+
+@contextmanager
+def _hint_at_resume(writer: RolloutDatasetWriter, total: int, *, quiet: bool) -> Iterator[None]:
+    """Says after an interruption or an error how many rows are kept, and how to go on with them."""
+    try:
+        yield
+    except BaseException as error:
+        kept = len(writer.finished.numbers())
+        if kept and not quiet and not isinstance(error, UnfinishedRun):
+            typer.echo(f"{kept} of {total} rows are finished and kept; --resume goes on", err=True)
+        raise
 
 
 @contextmanager

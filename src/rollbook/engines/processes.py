@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection, resource_tracker
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
 from rollbook.engines.tasks import (
@@ -38,6 +39,8 @@ class _Process:
     pipe: connection.Connection
     deadline: Clock
     task: Task | None = field(default=None)
+    ready: bool = False
+    """Whether the process has got as far as receiving `start`."""
 
 
 class Processes:
@@ -53,12 +56,13 @@ class Processes:
         free = (each for each in self._all if each.task is None and each.process.is_alive())
         worker = next(free, None) or self._new()
         worker.task = task
-        with suppress(BrokenPipeError):  # the worker ended while it was idle: `finished` reports it
+        with suppress(OSError):  # the worker ended before it got its task: `finished` reports it
             worker.pipe.send(task.item)
 
     def finished(self, timeout_s: float | None) -> list[Finished]:
         busy = {each.pipe: each for each in self._all if each.task is not None}
-        found = [self._received(busy[pipe]) for pipe in connection.wait(list(busy), LOOK_S)]  # type: ignore[index]
+        ready = [busy[pipe] for pipe in connection.wait(list(busy), LOOK_S)]  # type: ignore[index]
+        found = [each for each in map(self._received, ready) if each is not None]
         for worker in self._all:
             if worker.task is not None:
                 late = too_late(worker.task, worker.deadline.value, timeout_s)
@@ -75,39 +79,54 @@ class Processes:
                 self._end(worker)
         self._all = [each for each in self._all if each.task or each.process.is_alive()]
 
-    def _received(self, worker: _Process) -> Finished:
+    def _received(self, worker: _Process) -> Finished | None:
+        """The answer of a worker to its task; None for the message that says that it is ready."""
         task = worker.task
         assert task is not None
         try:
-            kind, value, failure = worker.pipe.recv()
-        except (EOFError, ConnectionResetError):
-            worker.process.join(CLOSE_S)
-            status = worker.process.exitcode
-            detail = f"the worker process was lost with exit status {status}"
-            if status == -signal.SIGKILL:
-                detail += "; it may have run out of memory: use fewer workers"
-            self._end(worker)
-            return task, None, TaskFailure("WorkerLost", detail, reason="lost")
+            data = worker.pipe.recv_bytes()
+        except (EOFError, OSError):  # an OSError if it ended in the middle of an answer
+            return task, None, self._lost(worker)
+        try:
+            kind, value, failure = ForkingPickler.loads(data)
         except Exception as error:  # noqa: BLE001 - a result whose class cannot be loaded raises anything
             worker.task = None
             return task, None, TaskFailure.of(error)
+        if kind == "ready":
+            worker.ready = True
+            return None
         if kind == "not started":
             sys.stderr.write(failure.traceback)
             raise ConfigurationError(message=f"a worker cannot be started: {failure}")
         worker.task = None
         return task, value, failure
 
+    def _lost(self, worker: _Process) -> TaskFailure:
+        worker.process.join(CLOSE_S)
+        status = worker.process.exitcode
+        self._end(worker)
+        if not worker.ready and status is not None and status > 0:
+            # no signal ended it, so every other worker would end in the same way
+            message = f"a worker cannot be started: its process ended with exit status {status}"
+            raise ConfigurationError(message=message)
+        detail = f"the worker process was lost with exit status {status}"
+        if status == -signal.SIGKILL:
+            detail += "; it may have run out of memory: use fewer workers"
+        return TaskFailure("WorkerLost", detail, reason="lost")
+
     def _new(self) -> _Process:
         ours, theirs = self._context.Pipe()
         deadline: Any = self._context.RawValue("d", math.inf)
-        process = self._context.Process(
-            target=_process_main, args=(theirs, self._start, deadline), daemon=False
-        )
+        process = self._context.Process(target=_process_main, args=(theirs, deadline), daemon=False)
         with _interrupts_blocked():
             process.start()
             worker = _Process(process, ours, deadline)
             self._all.append(worker)
         theirs.close()
+        # not as an argument of the process: those are written to a pipe that this process can also read, so that
+        # writing a large `start` would never end if the new process were killed at once
+        with suppress(OSError):
+            ours.send(self._start)
         return worker
 
     def _end(self, worker: _Process) -> None:
@@ -121,7 +140,7 @@ class Processes:
 
     def close(self) -> None:
         for worker in self._all:
-            with suppress(BrokenPipeError):
+            with suppress(OSError):
                 worker.pipe.send(None)
         for worker in self._all:
             worker.process.join(CLOSE_S)
@@ -168,37 +187,47 @@ def _interrupts_blocked() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _process_main(pipe: connection.Connection, start: Start, deadline: Any) -> None:
+def _process_main(pipe: connection.Connection, deadline: Any) -> None:
     with suppress(OSError):
         os.setpgrp()  # Ctrl-C in a terminal reaches the group of the parent only
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     local_to_worker.deadline = deadline
-    work: Work | None = None
-    while True:
+    try:
+        start: Start = _next_message(pipe)
+        _send(pipe, "ready")
+        item = _next_message(pipe)
+        work: Work | None = None if item is None else start()
+    except BaseException as error:  # noqa: BLE001 - raised in the parent
+        _send(pipe, "not started", failure=TaskFailure.of(error))
+        return
+    while item is not None:
+        assert work is not None
+        value, failure = attempt(work, item)
         try:
-            item = pipe.recv()
-        except EOFError:
-            _end_group()
-        if item is None:
-            break
-        if work is None:
-            try:
-                work = start()
-            except BaseException as error:  # noqa: BLE001 - raised in the parent
-                pipe.send(("not started", None, TaskFailure.of(error)))
-                return
-        _answer(pipe, *attempt(work, item))
+            _send(pipe, "done", value, failure)
+        except Exception as error:  # noqa: BLE001 - a result that cannot be pickled raises anything
+            _send(pipe, "done", failure=TaskFailure.of(error))
+        item = _next_message(pipe)
     close_work(work)
 
 
-def _answer(pipe: connection.Connection, value: Any, failure: TaskFailure | None) -> None:
+def _next_message(pipe: connection.Connection) -> Any:
     try:
-        pipe.send(("done", value, failure))
-    except BrokenPipeError:
-        return  # the parent has ended, and this worker ends with it
-    except Exception as error:  # noqa: BLE001 - a result that cannot be pickled raises anything
-        pipe.send(("done", None, TaskFailure.of(error)))
+        data = pipe.recv_bytes()
+    except (EOFError, OSError):  # the parent has ended
+        _end_group()
+    return ForkingPickler.loads(data)
+
+
+def _send(
+    pipe: connection.Connection, kind: str, value: Any = None, failure: TaskFailure | None = None
+) -> None:
+    data = ForkingPickler.dumps((kind, value, failure))
+    try:
+        pipe.send_bytes(data)
+    except OSError:  # the parent has ended
+        _end_group()
 
 
 def _end_with_parent() -> None:

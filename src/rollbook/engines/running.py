@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from importlib import import_module
 from itertools import count
 from pkgutil import iter_modules
@@ -22,6 +23,9 @@ Engine: TypeAlias = str
 `open_pool(start, workers)`."""
 Parallel: TypeAlias = Literal["inline", "thread", "process"]
 
+LOST_ATTEMPTS = 3
+"""Workers that one item of `run_in_order` may lose before it fails."""
+
 
 def run_tasks(
     start: Callable[[], Callable[[Item], Result]],
@@ -31,6 +35,7 @@ def run_tasks(
     parallel: Parallel = "process",
     workers: int = 1,
     retries: int = 0,
+    lost_retries: int | None = None,
     timeout_s: float | None = None,
     in_order: bool = False,
     on_progress: Callable[[Progress], object] | None = None,
@@ -40,11 +45,16 @@ def run_tasks(
     Results come in the order in which they finish. With `in_order` they come in the order of the items; workers then
     run at most `2 * workers` items ahead of the caller, so that few large results wait in memory.
 
+    `retries` is how often an item that failed is tried again. `lost_retries` replaces it for an item whose worker was
+    lost: the item may not be the reason.
+
     `inline` works in the caller's own thread, one item after the other, without time limits. `timeout_s` limits one
     attempt. An error that prevents a worker from starting is raised, because every other item would meet it too.
     """
     pool = _pool(start, engine, parallel, workers)
-    return _results(pool, iter(items), retries, timeout_s, in_order, on_progress)
+    if lost_retries is None:
+        lost_retries = retries
+    return _results(pool, iter(items), retries, lost_retries, timeout_s, in_order, on_progress)
 
 
 def run_in_order(
@@ -56,17 +66,32 @@ def run_in_order(
 ) -> Generator[Result, None, None]:
     """Yields the result of every item, in the order of the items. The first failure ends the run.
 
+    An item whose worker was lost, for example because memory ran out, is given to another worker. It fails when it has
+    lost three workers.
+
     One worker is this process itself; more workers are processes. An error of Rollbook that a task raises is raised
     here. For every other failure `failed` makes the error to raise.
     """
     parallel: Parallel = "inline" if workers == 1 else "process"
-    tasks = run_tasks(start, items, parallel=parallel, workers=workers, in_order=True)
+    tasks = run_tasks(
+        start,
+        items,
+        parallel=parallel,
+        workers=workers,
+        lost_retries=LOST_ATTEMPTS - 1,
+        in_order=True,
+    )
     with closing(tasks):
         for done in tasks:
             if done.failure is not None:
-                error = done.failure.error or failed(done.item, done.failure)
+                failure = done.failure
+                if failure.reason == "lost":
+                    failure = replace(
+                        failure, message=f"{failure.message} ({done.attempts} attempts)"
+                    )
+                error = failure.error or failed(done.item, failure)
                 if error.__traceback__ is None:  # it was raised in another process
-                    error.add_note(done.failure.traceback)
+                    error.add_note(failure.traceback)
                 raise error
             yield done.value  # type: ignore[misc]
 
@@ -75,6 +100,7 @@ def _results(
     pool: Pool,
     source: Iterator[Any],
     retries: int,
+    lost_retries: int,
     timeout_s: float | None,
     in_order: bool,
     on_progress: Callable[[Progress], object] | None,
@@ -103,10 +129,12 @@ def _results(
                 yielded += 1
             for task, value, failure in pool.finished(timeout_s) if running else ():
                 running -= 1
-                if failure is not None and task.attempts <= retries:
-                    again.append(task)
-                    retried += 1
-                    continue
+                if failure is not None:
+                    allowed = lost_retries if failure.reason == "lost" else retries
+                    if task.attempts <= allowed:
+                        again.append(task)
+                        retried += 1
+                        continue
                 done += 1
                 failed += failure is not None
                 if on_progress is not None:

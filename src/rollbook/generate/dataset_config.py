@@ -199,20 +199,21 @@ class RolloutDatasetWriterConfig:
 
     def rollout_config_hash(self, recipe: RolloutRecipeConfig) -> str:
         """Digest of all settings that determine one recipe's rollouts from a given source row."""
-        shared = self._decisive_values()
+        shared = self.decisive_values()
         del shared["recipes"]
         return digest_of(_DOMAIN, ["rollout", shared, msgspec.to_builtins(recipe)])
 
     @property
     def config_hash(self) -> str:
         """Digest of all settings that determine the result."""
-        return digest_of(_DOMAIN, ["writer", self._decisive_values()])
+        return digest_of(_DOMAIN, ["writer", self.decisive_values()])
 
     def _digest(self, *sections: str) -> str:
         values = {name: msgspec.to_builtins(getattr(self, name)) for name in sections}
         return digest_of(_DOMAIN, [list(sections), values])
 
-    def _decisive_values(self) -> dict[str, Any]:
+    def decisive_values(self) -> dict[str, Any]:
+        """The settings that determine the result of a source row, as plain values."""
         values = self.to_jsonable()
         for name in ("threads", "workers", "max_samples"):
             del values[name]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from importlib import metadata
 from typing import Any
 
+from rollbook import __version__
 from rollbook.engines import run_in_order
 from rollbook.errors import ConfigurationError, GenerationFailed, NoRollouts, StorageError
 from rollbook.generate.actor.features import FEATURES
 from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
+from rollbook.generate.finished_rows import FinishedRows, Unfinished
 from rollbook.generate.raycast.scene_geometry import SceneGeometry
 from rollbook.generate.rollout.scorers import scorer_named
 from rollbook.generate.row_rollouts import RolloutDatasetWriterStats, RowOutcome, RowRoller
@@ -38,6 +40,9 @@ class RolloutDatasetWriter:
     def __init__(self, config: RolloutDatasetWriterConfig) -> None:
         self.config = config
         self.stats = RolloutDatasetWriterStats()
+        self.finished = FinishedRows(config.store.store_dir)
+        self.rows_resumed = 0
+        """Rows that the last run took from a run before it."""
 
     def rows(self) -> tuple[SourceStore, tuple[int, ...]]:
         """The source and the rows that the config selects. Refuses a config that could not be written at the end."""
@@ -75,8 +80,13 @@ class RolloutDatasetWriter:
         *,
         invocation: RolloutStoreInvocation | None = None,
         on_row: OnRow | None = None,
+        unfinished: Unfinished = "refuse",
     ) -> RolloutZarrWriteResult:
-        """Writes the store. Rows and targets that cannot be used are counted. The store appears when it is complete."""
+        """Writes the store. Rows and targets that cannot be used are counted. The store appears when it is complete.
+
+        If the run ends early, however it ends, the finished rows stay in a hidden folder beside the store. The next run
+        refuses to begin unless `unfinished` says whether to "resume" with these rows or to "discard" them.
+        """
         self.stats = RolloutDatasetWriterStats()
         source, rows = self.rows()
         context = RolloutStoreManifestContext(
@@ -84,7 +94,11 @@ class RolloutDatasetWriter:
             invocation=invocation or RolloutStoreInvocation.programmatic(),
             runtime=_runtime(),
         )
-        with RolloutStoreWriter(self._store_config(source), manifest_context=context) as store:
+        with (
+            RolloutStoreWriter(self._store_config(source), manifest_context=context) as store,
+            self.finished as finished,
+        ):
+            finished.prepare(self._made_with(source, context.runtime), unfinished)
             with closing(self._outcomes(source, rows)) as outcomes:
                 for done, outcome in enumerate(outcomes, start=1):
                     for record in outcome.records:
@@ -93,11 +107,26 @@ class RolloutDatasetWriter:
                     if on_row is not None:
                         on_row(done, len(rows), self.stats)
             if not self.stats.rollouts_written:
+                finished.remove()
                 reasons = self.stats.listed_reasons()
                 raise NoRollouts(samples_seen=self.stats.samples_seen, reasons=reasons)
             result = store.finish()
         _refuse_violations(result)
         return result
+
+    def _made_with(self, source: SourceStore, runtime: Mapping[str, Any]) -> dict[str, Any]:
+        """Everything that determines the rows. Rows of runs that differ in it are not mixed in one store."""
+        recipes = self.config.recipes
+        return {
+            "rollbook": __version__,
+            "packages": runtime["packages"],
+            "renderer": SceneGeometry.resolved_backend(self.config.renderer),
+            "source": source.manifest_digest,
+            "config": self.config.decisive_values(),
+            "checkpoint": {
+                each.name: scorer_named(each.scorer_name).checkpoint for each in recipes
+            },
+        }
 
     def _store_config(self, source: SourceStore) -> RolloutZarrStoreConfig:
         config = self.config
@@ -119,19 +148,30 @@ class RolloutDatasetWriter:
     def _outcomes(
         self, source: SourceStore, rows: Sequence[int]
     ) -> Generator[RowOutcome, None, None]:
-        """Yields the outcomes in the order of the rows."""
-        return run_in_order(
-            partial(_row_worker, self.config),
-            rows,
+        """Yields the outcomes in the order of the rows. Only rows that are not finished yet are rolled out."""
+        kept = self.finished.numbers()
+        self.rows_resumed = len(kept.intersection(rows))
+        rolled_out = run_in_order(
+            partial(_row_worker, self.config, self.finished),
+            [row for row in rows if row not in kept],
             workers=self.config.workers,
             failed=lambda row, failure: GenerationFailed(
                 sample_index=row, sample_key=source.index[row].sample_key, detail=str(failure)
             ),
         )
+        with closing(rolled_out):
+            for row in rows:
+                if row not in kept:
+                    next(rolled_out)
+                yield self.finished.load(row)
+            next(rolled_out, None)  # lets the workers end by themselves
 
 
-def _row_worker(config: RolloutDatasetWriterConfig) -> Callable[[int], RowOutcome]:
-    return RowRoller(config, SourceStore.open(config.source.store_dir)).roll_out
+def _row_worker(
+    config: RolloutDatasetWriterConfig, finished: FinishedRows
+) -> Callable[[int], None]:
+    roller = RowRoller(config, SourceStore.open(config.source.store_dir))
+    return lambda row: finished.save(row, roller.roll_out(row))
 
 
 def _runtime() -> dict[str, Any]:
