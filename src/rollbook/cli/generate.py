@@ -177,7 +177,7 @@ def _print_summary(
         f"({stats.candidates_scored / max(seconds, 1e-9):,.0f} scored per second)"
     )
     if summary["rows_resumed"]:
-        typer.echo(f"{summary['rows_resumed']} rows were finished by the run before")
+        say(f"{summary['rows_resumed']} rows were finished by the run before")
     for reason, count in sorted(stats.skipped_reasons.items(), key=lambda each: -each[1]):
         say(f"skipped {count:>5}  {reason}")
     say(f"next: rollbook store audit {quote(summary['store_dir'])} --html audit.html")
@@ -191,7 +191,7 @@ def _hint_at_resume(writer: RolloutDatasetWriter, total: int, *, quiet: bool) ->
     except BaseException as error:
         kept = len(writer.finished.numbers())
         if kept and not quiet and not isinstance(error, UnfinishedRun):
-            typer.echo(f"{kept} of {total} rows are finished and kept; --resume goes on", err=True)
+            say(f"{kept} of {total} rows are finished and kept; --resume goes on", err=True)
         raise
 
 
