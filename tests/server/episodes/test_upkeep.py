@@ -361,6 +361,30 @@ def test_a_turn_is_done_once_in_its_time_by_whoever_comes_first(
     assert server.run(ask) is True
 
 
+def test_everybody_is_told_how_long_to_wait_before_asking_again(server: Server) -> None:
+    """The holder until the work is due, others until then, or until the lease of the holder ends."""
+
+    async def waits(context: ServerContext) -> tuple[float, float]:
+        while_it_is_held = 0.0
+
+        async def work() -> bool:
+            nonlocal while_it_is_held
+            while_it_is_held = await once_in(context, "work", 300, work)
+            return True
+
+        return await once_in(context, "work", 300, work), while_it_is_held
+
+    due, held = server.run(waits)
+    assert 200 < due <= 300
+    assert 30 < held <= upkeep_lease.LEASE_S
+    server.later_us = 100_000_000
+    due, _ = server.run(waits)
+    assert 100 < due <= 200
+    server.later_us = 301_000_000
+    due, _ = server.run(waits)
+    assert 200 < due <= 300
+
+
 def test_a_holder_keeps_its_lease_while_it_works(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
