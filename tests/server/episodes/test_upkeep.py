@@ -405,6 +405,21 @@ def test_a_holder_keeps_its_lease_while_it_works(
     server.run(long_work)
 
 
+def test_a_turn_that_is_cancelled_when_its_work_is_done_ends(server: Server) -> None:
+    """As when the server stops at that moment."""
+
+    async def cancelled_at_the_end(context: ServerContext) -> bool:
+        async def work() -> bool:
+            asyncio.get_running_loop().call_soon(turn.cancel)
+            return True
+
+        turn = asyncio.create_task(once_in(context, "work", 300, work))
+        await asyncio.wait({turn})
+        return turn.cancelled()
+
+    assert server.run(cancelled_at_the_end)
+
+
 def test_a_turn_that_fails_may_be_begun_again_at_once(server: Server) -> None:
     async def fails() -> bool:
         return False

@@ -9,7 +9,6 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from rollbook.errors import RollbookError
 from rollbook.server.context import ServerContext
@@ -48,8 +47,8 @@ async def once_in(
         done = await work()
     finally:
         renewing.cancel()
-        with suppress(asyncio.CancelledError):
-            await renewing
+        # `await renewing` would not tell its end from ours: a server that stops at this moment would go on
+        await asyncio.gather(renewing, return_exceptions=True)
         due_us = began_us + int(every_s * 1e6) if done else context.clock()
         try:
             await context.db.write(
