@@ -33,11 +33,11 @@ HASHING_ROOMS = {"adapters", "client", "evals", "generate", "server"}
 """Rooms that also hash the bytes of files and secrets while they handle them."""
 
 RENAMING_MODULES = {
-    "adapters/video.py": "an encoder writes the file itself; it gets its name when it is complete",
-    "adapters/video_source.py": "likewise",
+    "adapters/video_source.py": "an encoder writes the file itself; it gets its name when it is complete",
     "client/cache.py": "a download gets its name when its digest is right",
     "client/credentials.py": "the file must be private to its owner from its first byte",
     "client/spool.py": "a finished draft becomes a spool entry",
+    "client/video.py": "an encoder writes the file itself; it gets its name when it is complete",
     "files.py": "the rule itself",
     "server/blobs/files.py": "an upload gets its name inside a folder that is held open",
     "server/settings.py": "the secret must be private to its owner from its first byte",

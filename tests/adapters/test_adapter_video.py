@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollbook.adapters.video import Tile, VideoWriter, picture, tiled, tiles
 from rollbook.adapters.video_source import VideoSource
+from rollbook.client.tiles import Tile, tiled, tiles
+from rollbook.client.video import VideoWriter, picture
 from rollbook.errors import ConfigurationError, StorageError, TruncatedFile
 from tests.adapters.pictures import (
     BLUE,

@@ -34,7 +34,7 @@ from rollbook.adapters.encoded import (
 from rollbook.adapters.extras import library
 from rollbook.adapters.gymnasium_rollout import RolloutLog
 from rollbook.adapters.gymnasium_spaces import SpaceColumn, space_columns
-from rollbook.adapters.video import VideoWriter, checked_rate
+from rollbook.client.video import VideoWriter, checked_rate
 from rollbook.contracts.episode import FILE_NAMES, LONGEST_NAME
 from rollbook.contracts.npz import write_npz
 from rollbook.contracts.typed_metadata import plain_metadata

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.adapters.gymnasium_spaces import SpaceColumn, SpooledRows, TextRows
-from rollbook.adapters.video import VideoWriter, picture
+from rollbook.client.video import VideoWriter, picture
 from rollbook.contracts.streams import CLOCK_FIELD, ONLY_FIELD
 from rollbook.contracts.typed_metadata import EpisodeOutcome
 from rollbook.errors import ConfigurationError

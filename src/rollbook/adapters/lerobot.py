@@ -32,7 +32,7 @@ from rollbook.adapters.lerobot_columns import ColumnSlot, EpisodeColumns, column
 from rollbook.adapters.lerobot_episodes import EpisodeEntry, read_episodes, read_tasks
 from rollbook.adapters.lerobot_frames import CameraFrames, chosen_cameras
 from rollbook.adapters.lerobot_info import LeRobotInfo, read_info
-from rollbook.adapters.video import Tile
+from rollbook.client.tiles import Tile
 from rollbook.contracts.episode import FILE_NAMES, LONGEST_NAME, LONGEST_ROBOT
 from rollbook.contracts.npz import write_npz
 from rollbook.errors import ConfigurationError

@@ -11,8 +11,9 @@ from pathlib import Path
 from rollbook.adapters.lerobot_columns import read_table
 from rollbook.adapters.lerobot_episodes import EpisodeEntry
 from rollbook.adapters.lerobot_info import LeRobotInfo
-from rollbook.adapters.video import Picture, Tile, VideoWriter, tiled, tiles
 from rollbook.adapters.video_source import VideoSource, decoded_picture
+from rollbook.client.tiles import Tile, tiled, tiles
+from rollbook.client.video import Picture, VideoWriter
 from rollbook.errors import ConfigurationError, StorageError, TruncatedFile
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from rollbook.adapters.video import checked_rate
+from rollbook.client.video import checked_rate
 from rollbook.errors import ConfigurationError, MalformedJson, StorageError
 
 MAJORS = (2, 3)

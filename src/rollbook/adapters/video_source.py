@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollbook.adapters.extras import library
-from rollbook.adapters.video import MOST_PIXELS, Picture, picture, video_errors
+from rollbook.client.video import MOST_PIXELS, Picture, picture, video_errors
 from rollbook.errors import StorageError, TruncatedFile
 
 if TYPE_CHECKING:

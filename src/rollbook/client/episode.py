@@ -37,6 +37,8 @@ class EpisodeState(Facade[Recording]):
 class Episode(EpisodeState):
     """As a context manager: a block without error finalizes the episode as ready, an exception as failed."""
 
+    step = blocking(Recording.step)
+    frame = blocking(Recording.frame)
     upload = blocking(Recording.upload)
     finalize = blocking(Recording.finalize)
 
@@ -53,6 +55,8 @@ class Episode(EpisodeState):
 
 
 class AsyncEpisode(EpisodeState):
+    step = awaiting(Recording.step)
+    frame = awaiting(Recording.frame)
     upload = awaiting(Recording.upload)
     finalize = awaiting(Recording.finalize)
 

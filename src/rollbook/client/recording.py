@@ -7,18 +7,23 @@ the program is killed: it asks the server which parts have arrived, and sends th
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
+
+from numpy.typing import ArrayLike
 
 from rollbook.client.artifact_files import ArtifactFile, ArtifactFiles, Given, checked_kind
 from rollbook.client.bodies import finalize_body, with_artifacts
 from rollbook.client.connection import Connection
 from rollbook.client.ingest import abort_upload, create_episode, finalize_episode, urls_by_kind
 from rollbook.client.spool import Spool, SpoolDraft
+from rollbook.client.step_columns import STEP_KINDS
+from rollbook.client.step_recorder import StepRecorder
 from rollbook.client.uploads import OnProgress, Uploaded, Uploader
 from rollbook.contracts.episode import ArtifactKind, FinalStatus
 from rollbook.contracts.streams import Clocks
@@ -28,6 +33,8 @@ from rollbook.errors import ConfigurationError, RollbookError, StorageError
 _log = logging.getLogger("rollbook.client")
 
 T = TypeVar("T")
+StepValue: TypeAlias = "ArrayLike | Mapping[str, Any]"
+"""A number, an array, or a dict of them, also nested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,12 @@ class Recording:
         self._begun: dict[ArtifactKind, tuple[str, tuple[object, ...]]] = {}
         self._journalled: set[ArtifactKind] = set()
         """Files that the draft has known since the beginning."""
+        self._steps: StepRecorder | None = None
+        self._stepped: set[ArtifactKind] = set()
+        """Artifacts that steps and frames become."""
+        self._making_steps = threading.Lock()
+        self._ending = False
+        """Set when the episode begins to end: it takes no more steps and frames."""
 
     async def create(
         self, files: Iterable[ArtifactFile] = (), ending: dict[str, Any] | None = None
@@ -84,6 +97,47 @@ class Recording:
                 await self._in_thread(self._draft.discard)
             raise
 
+    async def step(
+        self,
+        *,
+        obs: StepValue | None = None,
+        action: StepValue | None = None,
+        reward: float | None = None,
+        t: float | None = None,
+        t_ns: int | None = None,
+    ) -> None:
+        """Logs one step: what was observed, what was done, what it earned, and when.
+
+        `obs` and `action` are numbers, arrays, or dicts of them, also nested. The first step fixes their names, types
+        and shapes; a step that differs is refused and changes nothing. `t` is in seconds, `t_ns` in nanoseconds, from
+        any start; it has to rise. Without a time, steps are `1 / fps` apart if the episode has an `fps`, else they get
+        the time that has passed since the first one. Steps are on disk at once: with a spool, a program that is killed
+        loses none. `finalize` makes the sensors and actions of them that `log_episode` would make.
+        """
+        arguments = {"obs": obs, "action": action, "reward": reward}
+        given = {name: value for name, value in arguments.items() if value is not None}
+        kinds = [STEP_KINDS[name] for name in given]
+        self._recorder(kinds).add_step(given, t, t_ns)
+        self._stepped.update(kinds)
+
+    async def frame(
+        self,
+        image: ArrayLike,
+        *,
+        camera: str | None = None,
+        t: float | None = None,
+        t_ns: int | None = None,
+    ) -> None:
+        """Adds a picture to the video of the episode, which is encoded as the pictures come. Needs `rollbook[video]`.
+
+        `image` is uint8: height, width and red-green-blue, or only height and width for a grey one. With several
+        cameras, name the `camera` of each picture: the video shows them side by side. Times are those of `step`; the
+        video starts with its first frame.
+        """
+        recorder = self._recorder(["video"])
+        await self._in_thread(partial(recorder.add_frame, image, camera, t, t_ns))
+        self._stepped.add("video")
+
     async def upload(
         self,
         kind: ArtifactKind,
@@ -98,14 +152,17 @@ class Recording:
         """
         if self.finalized:
             raise ConfigurationError(message=f"{kind} cannot be uploaded: the episode is finalized")
+        if kind in self._stepped:
+            message = (
+                f"{kind} cannot be uploaded: steps or frames were logged, which become the {kind}"
+            )
+            raise ConfigurationError(message=message)
         files = await self._in_thread(partial(ArtifactFiles, {checked_kind(kind): file}, t_ns))
         with files:
             return await self.upload_file(files.by_kind[kind], on_progress)
 
     async def upload_file(self, file: ArtifactFile, on_progress: OnProgress | None = None) -> int:
-        if file.kind not in self._body["request_uploads"]:
-            message = f"the episode was started without {file.kind}; name it in artifacts="
-            raise ConfigurationError(message=message)
+        self._check_requested(file.kind)
 
         async def online() -> None:
             if self._draft is not None and file.kind not in self._journalled:
@@ -147,8 +204,11 @@ class Recording:
     async def finalize_with(self, body: dict[str, Any], bytes_total: int | None = None) -> None:
         if self.finalized:
             return
-        complete = with_artifacts(body, self._uploaded, bytes_total)
+        self._ending = True
         draft = self._draft
+        if self._steps is not None:
+            body = await self._upload_steps(self._steps, body)
+        complete = with_artifacts(body, self._uploaded, bytes_total)
         if draft is not None:
             await self._in_thread(partial(draft.end, with_artifacts(body, {}, bytes_total)))
 
@@ -164,9 +224,25 @@ class Recording:
             self._place.reached()
         else:
             assert draft is not None
+            if self._steps is not None:
+                await self._in_thread(self._steps.discard)
             await self._in_thread(partial(draft.commit, complete))
             self.status = "spooled"
+        if self._steps is not None:
+            await self._in_thread(self._steps.discard)
         self.finalized = True
+
+    async def _upload_steps(self, steps: StepRecorder, body: dict[str, Any]) -> dict[str, Any]:
+        """Uploads what the steps and frames become. Returns the body that finalizes, with what they say.
+
+        The end is noted first: a delivery that finds the steps then ends the episode as the program wanted.
+        """
+        if self._draft is not None:
+            await self._in_thread(partial(self._draft.end, body))
+        finished = await self._in_thread(steps.finish)
+        for kind, path in finished.files.items():
+            await self.upload_file(ArtifactFile(kind, path, path.stat().st_size, is_ours=True))
+        return finished.ending(body, self._body)
 
     async def leave(self, error: BaseException | None) -> None:
         """The end of a `with` block. An error inside the block is more important than one raised here."""
@@ -187,6 +263,31 @@ class Recording:
             _log.warning("episode %s stays %s: %s", self.id, self.status, problem)
 
     # ------------------------------------------------------------------------------------ helpers
+
+    def _recorder(self, kinds: Iterable[ArtifactKind]) -> StepRecorder:
+        """For steps or frames that become artifacts of these kinds."""
+        if self._ending or self.finalized:
+            message = "the episode is finalized: it takes no more steps and frames"
+            raise ConfigurationError(message=message)
+        for kind in kinds:
+            if kind not in self._stepped:
+                self._check_requested(kind)
+                if kind in self._uploaded:
+                    message = f"steps and frames become the {kind}, which was uploaded before"
+                    raise ConfigurationError(message=message)
+        with self._making_steps:
+            if self._steps is None:
+                journal = None if self._draft is None else self._draft.folder
+                self._steps = StepRecorder(journal, self._body.get("fps") or None)
+            return self._steps
+
+    def _check_requested(self, kind: ArtifactKind) -> None:
+        if kind not in self._body["request_uploads"]:
+            message = f"the episode was started without {kind}; name it in artifacts="
+            raise ConfigurationError(message=message)
+        if self.storage == "unconfigured":
+            message = "this server stores no files, only metadata; ask whoever runs it for storage"
+            raise ConfigurationError(message=message)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await self._place.connection.runtime.in_thread(work)
@@ -237,9 +338,6 @@ class Recording:
                     await abort_upload(self._place.connection, self.id or "", upload_id)
 
     async def _upload(self, file: ArtifactFile, on_progress: OnProgress | None) -> Uploaded:
-        if self.storage == "unconfigured":
-            message = "this server stores no files, only metadata; ask whoever runs it for storage"
-            raise ConfigurationError(message=message)
         assert self.id is not None
         found = file.path.stat()
         identity = (str(file.path), found.st_ino, found.st_size, found.st_mtime_ns)

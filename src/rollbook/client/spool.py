@@ -2,6 +2,7 @@
 
     .draft-<name>/         being recorded or sent by a process that holds its writer.lock. If the process dies, the next
                            delivery finishes the episode
+    .draft-<name>/steps/   its steps and frames, until they have become artifacts
     <name>/                waits for delivery: entry.json and its files. It appears in one step, by a rename
     <name>/progress.json   how far its delivery is
     .done-<name>/          delivered, about to be removed
@@ -20,6 +21,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import shutil
 import socket
@@ -34,6 +36,7 @@ from typing import Any
 
 from rollbook.client.artifact_files import ArtifactFile
 from rollbook.client.file_slice import FileSlice, sha256_of
+from rollbook.client.step_files import STEPS_FOLDER, FinishedSteps, finish_steps
 from rollbook.client.uploads import Uploaded
 from rollbook.contracts.episode import FILE_NAMES, ArtifactKind
 from rollbook.errors import ConfigurationError, RollbookError, StorageError
@@ -45,6 +48,8 @@ from rollbook.files import (
     write_bytes,
     write_errors,
 )
+
+_log = logging.getLogger("rollbook.client")
 
 VERSION = 2
 _READABLE = (1, 2)
@@ -248,7 +253,14 @@ class Spool:
         reason = "the program ended before it finalized the episode"
         failed = {"status": "failed", "metadata": {"failure_reason": reason}}
         ended = replace(facts, finalize=facts.finalize or failed)
-        _commit(_Journal(draft, facts), ended, self.folder / draft.name.removeprefix(_DRAFT))
+        steps = draft / STEPS_FOLDER
+        try:
+            if steps.is_dir():
+                ended = _with_steps(draft, ended, finish_steps(steps))
+                shutil.rmtree(steps, ignore_errors=True)
+            _commit(_Journal(draft, facts), ended, self.folder / draft.name.removeprefix(_DRAFT))
+        except (StorageError, ConfigurationError) as error:
+            _log.warning("%s keeps its steps for the next delivery: %s", draft, error)
 
     @contextmanager
     def delivering(self) -> Iterator[threading.Event]:
@@ -297,7 +309,7 @@ class SpoolDraft(_Journal):
     def keep(self, file: ArtifactFile) -> Uploaded:
         """Adds a copy of the file. The caller may change or remove the original afterwards."""
         try:
-            kept = self._copied(file)
+            kept = _copied(file, self.folder)
         except StorageError:
             self._write(files={k: v for k, v in self.facts.files.items() if k != file.kind})
             raise
@@ -347,7 +359,7 @@ class SpoolDraft(_Journal):
 
     def _referred(self, file: ArtifactFile) -> dict[str, Any]:
         if file.is_ours:
-            return self._copied(file).as_dict()
+            return _copied(file, self.folder).as_dict()
         target = self.folder / FILE_NAMES[file.kind]
         target.unlink(missing_ok=True)
         size, mtime_ns = _identity(file.path) or (file.size, 0)
@@ -359,20 +371,36 @@ class SpoolDraft(_Journal):
             return {**facts, "path": path}
         return facts
 
-    def _copied(self, file: ArtifactFile) -> Uploaded:
-        """The copy appears under its name in one step: until then a link to the original may be there.
 
-        The copy has the original's time of change. So the entry, which may still describe the original when the program
-        is killed, is true of both.
-        """
-        copy = self.folder / f".{FILE_NAMES[file.kind]}"
-        copy.unlink(missing_ok=True)
-        digest = _link(file, copy) or _copy(file, copy)
-        with write_errors(copy):
-            found = file.path.stat()
-            os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
-            os.replace(copy, self.folder / FILE_NAMES[file.kind])
-        return Uploaded(file.size, digest)
+def _copied(file: ArtifactFile, folder: Path) -> Uploaded:
+    """The copy appears under its name in one step: until then a link to the original may be there.
+
+    The copy has the original's time of change. So the entry, which may still describe the original when the program
+    is killed, is true of both.
+    """
+    copy = folder / f".{FILE_NAMES[file.kind]}"
+    copy.unlink(missing_ok=True)
+    digest = _link(file, copy) or _copy(file, copy)
+    with write_errors(copy):
+        found = file.path.stat()
+        os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
+        os.replace(copy, folder / FILE_NAMES[file.kind])
+    return Uploaded(file.size, digest)
+
+
+def _with_steps(draft: Path, facts: EntryFacts, finished: FinishedSteps) -> EntryFacts:
+    """The entry with the artifacts of logged steps, on disk when this returns: then the steps are not needed any more.
+
+    An artifact that the entry has already is left alone, because the server may have it.
+    """
+    files = dict(facts.files)
+    for kind, path in finished.files.items():
+        if kind not in files:
+            made = ArtifactFile(kind, path, path.stat().st_size, is_ours=True)
+            files[kind] = _copied(made, draft).as_dict()
+    complete = replace(facts, files=files, finalize=finished.ending(facts.finalize, facts.create))
+    _write(draft, complete)
+    return complete
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

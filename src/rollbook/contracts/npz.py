@@ -35,6 +35,7 @@ from rollbook.files import atomic_write
 
 __all__ = [
     "ArrayFacts",
+    "ArrayInPieces",
     "NpzArchive",
     "NpzContent",
     "NpzLimits",
@@ -208,12 +209,27 @@ class NpzArchive:
         return facts, fortran_order
 
 
-def write_npz(target: str | os.PathLike[str] | BinaryIO, arrays: Mapping[str, ArrayLike]) -> None:
+@dataclass(frozen=True, slots=True)
+class ArrayInPieces:
+    """An array that is too large for the memory: its type and shape, and its rows piece by piece."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    pieces: Callable[[], Iterable[AnyArray]]
+    """The rows in their order. Their number is the first length of the shape."""
+
+
+def write_npz(
+    target: str | os.PathLike[str] | BinaryIO, arrays: Mapping[str, ArrayLike | ArrayInPieces]
+) -> None:
     """Write arrays. The same arrays always give the same bytes. A path is written atomically.
 
     The arrays are not compressed, as with `numpy.savez`: sensor data hardly shrinks, and reading is faster.
     """
-    plain = {key: storable_array(key, array) for key, array in arrays.items()}
+    plain = {
+        key: array if isinstance(array, ArrayInPieces) else storable_array(key, array)
+        for key, array in arrays.items()
+    }
     limits = NpzLimits()
     if len(plain) > limits.members:
         raise refusal("npz", "arrays", f"{len(plain)} arrays", f"at most {limits.members}")
@@ -349,14 +365,26 @@ def _shaped(
 # ---------------------------------------------------------------------------------------- writing
 
 
-def _write(stream: BinaryIO, arrays: Mapping[str, AnyArray]) -> None:
+def _write(stream: BinaryIO, arrays: Mapping[str, AnyArray | ArrayInPieces]) -> None:
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for key, array in arrays.items():
             member = zipfile.ZipInfo(
                 f"{key}.npy"
             )  # the date is always 1980, so that the bytes do not change
             with archive.open(member, "w", force_zip64=True) as out:
-                np.lib.format.write_array(out, array, allow_pickle=False)
+                if isinstance(array, ArrayInPieces):
+                    _write_pieces(out, array)
+                else:
+                    np.lib.format.write_array(out, array, allow_pickle=False)
+
+
+def _write_pieces(out: IO[bytes], array: ArrayInPieces) -> None:
+    """The same bytes as those of the whole array."""
+    descr = np.lib.format.dtype_to_descr(array.dtype)
+    header = {"descr": descr, "fortran_order": False, "shape": array.shape}
+    np.lib.format.write_array_header_1_0(out, header)
+    for piece in array.pieces():
+        out.write(np.ascontiguousarray(piece).data)
 
 
 def _as_text(key: str, array: AnyArray) -> AnyArray:

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
+from rollbook.contracts.video_file import CONTAINERS, container_of, mp4_boxes
 from rollbook.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ _PLAYABLE = {
     ("webm", "vp9"): ("yuv420p", "yuv420p10le"),
 }
 """Pixel formats that browsers show, by container and codec."""
-_OPENINGS = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp")
 _MOST_BOXES = 10_000
 _READ_LIMIT_S = 60.0
 _THREADS = 2
@@ -86,10 +86,10 @@ def probe(path: Path, limits: VideoLimits = VideoLimits()) -> VideoFacts:  # noq
     """Reads the index and decodes one frame. A missing file is the caller's error and is raised."""
     _require_av()
     with open(path, "rb") as file:
-        container = _container(file)
-        boxes = tuple(_boxes(file)) if container == "mp4" else ()
+        container = container_of(file)
+        boxes = tuple(islice(mp4_boxes(file), _MOST_BOXES)) if container == "mp4" else ()
     if container is None:
-        return VideoFacts(False, "this is not a video: expected MP4, WebM, Matroska or AVI")
+        return VideoFacts(False, f"this is not a video: expected {CONTAINERS}")
     facts = VideoFacts(False, container=container, faststart=_faststart(boxes))
     try:
         with _bad_content():
@@ -347,36 +347,6 @@ def _in_420(frame: VideoFrame) -> VideoFrame:
 
 
 # ------------------------------------------------------------------------------------------ containers
-
-
-def _container(file: BinaryIO) -> str | None:
-    start = file.read(64)
-    if start[4:8] in _OPENINGS:
-        return "mp4"
-    if start.startswith(b"\x1a\x45\xdf\xa3"):
-        return "webm" if b"webm" in start else "matroska"
-    if start.startswith(b"RIFF") and start[8:12] == b"AVI ":
-        return "avi"
-    return None
-
-
-def _boxes(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Kind and end of the boxes of an MP4 file."""
-    at = 0
-    for _ in range(_MOST_BOXES):
-        file.seek(at)
-        head = file.read(16)
-        if len(head) < 8:
-            return
-        size = int.from_bytes(head[:4], "big")
-        if size == 1:
-            size = int.from_bytes(head[8:16], "big")
-        if size == 0:  # until the end of the file
-            size = file.seek(0, 2) - at
-        if size < 8:
-            return
-        at += size
-        yield head[4:8], at
 
 
 def _faststart(boxes: tuple[tuple[bytes, int], ...]) -> bool | None:
