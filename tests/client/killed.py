@@ -116,6 +116,10 @@ def _work(asked: dict[str, Any], write_end: int) -> None:
         client.log_episode(
             name="offline", sensors=asked["sensors"], actions={"a": [1, 2]}, t_ns=[0, 1]
         )
+    elif asked["work"] == "steps":
+        with client.start_episode(name="steps", artifacts=["sensors", "actions"]) as episode:
+            for row in range(5):
+                episode.step(obs=row, action=[row, 1], reward=1.0)
     else:
         report = client.deliver(for_any_server=True)
         assert not report.waiting, report

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rollbook.client import Client, Retries, Spool
+from rollbook.contracts.npz import read_npz
 from tests.client.faulty_server import FaultyServer, Seen
 from tests.client.killed import Mortals
 
@@ -143,6 +145,53 @@ def test_spooling_may_die_at_some_steps(field: Field, mortals: Mortals) -> None:
 @pytest.mark.slow
 def test_spooling_may_die_at_every_step(field: Field, mortals: Mortals) -> None:
     _die_while_spooling(field, mortals, at_most=10_000)
+
+
+def _die_while_stepping(field: Field, mortals: Mortals, at_most: int, *, online: bool) -> None:
+    """A program that logs five steps and finalizes. What it logged is whole in the episode, however that ends."""
+
+    def begin() -> None:
+        field.clear()
+        if not online:
+            field.wire.fail("", "drop", times=1_000_000)
+
+    begin()
+    steps = mortals.run("steps", **field.options).steps
+    ends: list[str] = []
+    for step in _every(steps, at_most=at_most):
+        begin()
+        assert mortals.run("steps", die_at=step, **field.options).killed
+        field.wire.faults.clear()
+        field.deliver()
+        found = list(field.wire.episodes.values())
+        if not found:  # it died before the episode was noted
+            assert not ends
+            continue
+        [episode] = found
+        ends.append(episode["status"])
+        logged = episode["metadata"].get("steps", 0)
+        assert logged in (0, 5)
+        if logged:
+            for kind, key in (("sensors", "observation/value"), ("actions", "action/value")):
+                arrays = read_npz(field.wire.blobs[episode["id"], kind])
+                assert [int(np.ravel(row)[0]) for row in arrays[key]] == [0, 1, 2, 3, 4]
+        else:
+            assert episode["status"] == "failed"
+        assert [each.name for each in field.spool.iterdir() if each.is_dir()] == []
+    assert set(ends) == {"failed", "ready"}
+    assert ends == sorted(ends), "once the program has said how it ends, it ends so"
+
+
+def test_a_program_that_logs_steps_may_die_at_some_steps(field: Field, mortals: Mortals) -> None:
+    _die_while_stepping(field, mortals, at_most=4, online=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("online", [True, False])
+def test_a_program_that_logs_steps_may_die_at_many_steps(
+    field: Field, mortals: Mortals, online: bool
+) -> None:
+    _die_while_stepping(field, mortals, at_most=30, online=online)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -168,6 +168,7 @@ class EpisodeFacts(Facade[RecordedCore]):
     metadata_truncated: bool
     tags: list[str]
     artifacts: list[ArtifactRecord]
+    missing_artifacts: list[str]
     created_at: str | None
     updated_at: str | None
     policy_revision: PolicyRevision | None

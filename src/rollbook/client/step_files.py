@@ -136,6 +136,8 @@ class _StoredRows:
         return ArrayInPieces(dtype, (self.count, *shape), partial(self._pieces, name))
 
     def _pieces(self, name: str) -> Iterator[NDArray[Any]]:
+        if not self.count:  # a program that is killed at its first step leaves the columns alone
+            return
         at_once = max(1, _BLOCK // self._type.itemsize)
         with open(self._path, "rb") as file:
             for start in range(0, self.count, at_once):

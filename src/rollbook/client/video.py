@@ -62,6 +62,8 @@ def picture(value: object, what: str) -> Picture:
         array = array[:, :, None]
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (1, 3, 4):
         message = f"{what} is {array.dtype} of shape {array.shape}, not a picture (uint8, height, width, colours)"
+        if array.dtype.kind == "f":
+            message += "; if its values are from 0 to 1: (image * 255).astype(np.uint8)"
         raise ConfigurationError(message=message)
     if not 0 < array.shape[0] * array.shape[1] <= MOST_PIXELS:
         raise ConfigurationError(

@@ -384,7 +384,7 @@ def _write_pieces(out: IO[bytes], array: ArrayInPieces) -> None:
     header = {"descr": descr, "fortran_order": False, "shape": array.shape}
     np.lib.format.write_array_header_1_0(out, header)
     for piece in array.pieces():
-        out.write(np.ascontiguousarray(piece).data)
+        out.write(piece.tobytes())
 
 
 def _as_text(key: str, array: AnyArray) -> AnyArray:

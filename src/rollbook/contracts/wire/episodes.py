@@ -192,6 +192,8 @@ class EpisodeRecord(Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
     tags: list[str] = []
     artifacts: list[ArtifactRecord] = []
+    missing_artifacts: list[str] = []
+    """Artifacts that were announced, and whose bytes never arrived or are not the announced ones."""
     created_at: str | None = None
     updated_at: str | None = None
     policy_revision: PolicyRevision | UnsetType = UNSET
