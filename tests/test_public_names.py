@@ -91,7 +91,7 @@ CLIENT_MEMBERS = """
     archive_episode base_url cache call close connection delete_episode deliver episode episodes log_episode
     restore_episode spool start_episode
 """
-EPISODE_MEMBERS = "finalize id status storage upload upload_urls"
+EPISODE_MEMBERS = "finalize frame id status step storage upload upload_urls"
 RECORDED_MEMBERS = (
     "actions archive delete download fetch metadata read_metadata record restore sensors video"
 )

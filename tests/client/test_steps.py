@@ -19,7 +19,7 @@ from hypothesis import given as generated
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from rollbook.client import EpisodeOutcome
+from rollbook.client import ArtifactKind, EpisodeOutcome
 from rollbook.client.step_files import finish_steps
 from rollbook.client.step_log import ROWS_FILE, StepLog
 from rollbook.contracts.npz import read_npz
@@ -33,7 +33,7 @@ AnyClient = Callable[..., Any]
 JOINTS = np.linspace(0, 1, 28).astype(np.float32).reshape(4, 7)
 FORCE = np.arange(8.0).reshape(4, 2)
 TIMES = [0, 20_000_000, 45_000_000, 60_000_000]
-DATA = ("sensors", "actions")
+DATA: tuple[ArtifactKind, ...] = ("sensors", "actions")
 
 
 def log_four(episode: Any) -> None:
