@@ -76,8 +76,8 @@ def test_commands_on_a_page_run(page: Path, tmp_path: Path) -> None:
         subprocess.run([rollbook, *command[1:]], cwd=tmp_path, check=True, capture_output=True)
 
 
-WITH_A_SERVER = {"whole_loop.py", "ci_gate.py"}
-"""These take longer, and have tests of their own."""
+WITH_A_SERVER = {"whole_loop.py"}
+"""It takes longer, and has tests of its own."""
 
 
 @pytest.mark.parametrize(

@@ -160,8 +160,10 @@ def test_a_run_prints_its_episodes_its_numbers_and_the_decision(
     lines = done.stdout.splitlines()
     assert lines[0] == "Replay run: candidate=v4 baseline=v3 episodes=3"
     run_id = lines[1].removeprefix("✓ Eval run created: ")
-    assert lines[2] == f"  Portal: {server.base_url}/portal/evals/{run_id}"
-    for number, (line, episode) in enumerate(zip(lines[3:6], three, strict=True), 1):
+    assert lines[2] == "  Gate: success or reward has to be better; collisions must not be worse"
+    assert lines[3].startswith("  This is the default; --gate-file sets another")
+    assert lines[4] == f"  Portal: {server.base_url}/portal/evals/{run_id}"
+    for number, (line, episode) in enumerate(zip(lines[5:8], three, strict=True), 1):
         assert line.startswith(f"  ✓ [{number}/3] {episode} → ")
     assert "Summary:" in lines
     success = next(line for line in lines if " success_rate " in line)
@@ -527,6 +529,11 @@ def test_a_store_is_enough_and_no_server_is_asked(monkeypatch: pytest.MonkeyPatc
     assert asked.json["summary"]["decision"]["gate_digest"] == Gate.for_reward().digest
     wrong = rollbook(*command, "--policy", f"{POLICIES}:first_valid", "--store-policy", "nobody")
     assert wrong.returncode == 2
+    mixed = rollbook(
+        *command, "--policy", f"{POLICIES}:first_valid", "--baseline-version", "random-1"
+    )
+    assert mixed.returncode == 2
+    assert "Choose one policy with --store-policy" in mixed.stderr
 
 
 def test_episodes_of_a_store_are_judged_by_its_rewards(client: Client) -> None:

@@ -31,6 +31,28 @@ def test_a_metric_without_a_rule_is_information() -> None:
 
 
 @pytest.mark.parametrize(
+    ("known", "gate"),
+    [
+        ((), Gate()),
+        (("success",), Gate()),
+        (("success", "reward_total", "collision_count"), Gate()),
+        (("collision_count", "time_to_goal_s"), Gate()),
+        (("reward_total",), Gate.for_reward()),
+    ],
+)
+def test_the_default_follows_the_outcomes_that_baselines_have(
+    known: tuple[str, ...], gate: Gate
+) -> None:
+    assert Gate.for_baselines(known) == gate
+
+
+def test_collisions_guard_the_reward_where_baselines_count_them() -> None:
+    gate = Gate.for_baselines({"reward_total", "collision_count"})
+    assert gate.rule("reward_total") == Gate.for_reward().rule("reward_total")
+    assert gate.rule("collision_count") == Gate().rule("collision_count")
+
+
+@pytest.mark.parametrize(
     "gate", [Gate(), Gate.for_reward(), Gate(mode="non_inferiority", design="sequential")]
 )
 def test_a_gate_survives_json(gate: Gate) -> None:

@@ -45,6 +45,9 @@ def client(server: RunningServer, tmp_path: Path) -> Iterator[Client]:
         yield made
 
 
+GREEDY = "oracle_greedy"
+
+
 @pytest.fixture(scope="module")
 def store() -> Path:
     return small_store(9, early_fraction=0.3)
@@ -63,12 +66,31 @@ def fetched(client: Client, episode_id: str) -> Baseline:
     )
 
 
+def test_chains_of_several_policies_are_not_given_one_version(client: Client, store: Path) -> None:
+    with pytest.raises(ConfigurationError, match="oracle_greedy, random_valid, temp") as caught:
+        log_chains(client, store, policy_version="random-1")
+    assert "with policy=, or leave policy_version out" in str(caught.value)
+    assert not list(client.episodes(policy_version="random-1"))
+    ids = log_chains(client, store, policy="random_valid", policy_version="random-1")
+    chosen = {client.episode(each).metadata["rollout"]["policy"] for each in ids}
+    assert chosen == {"random_valid"}
+
+
+def test_without_a_version_each_chain_has_the_name_of_its_own_policy(
+    client: Client, store: Path
+) -> None:
+    logged = [client.episode(each) for each in log_chains(client, store, tags=["own"])]
+    names = [(each.policy_version, each.metadata["rollout"]["policy"]) for each in logged]
+    assert len({version for version, _ in names}) == 3
+    assert all(version == policy for version, policy in names)
+
+
 def test_an_episode_holds_what_the_chain_holds(client: Client, store: Path) -> None:
-    chains = StoreBaselines(store)
-    ids = log_chains(client, store, policy_version="explorer-1", limit=3)
+    chains = StoreBaselines(store, policy=GREEDY, limit=3)
+    ids = log_chains(client, store, policy=GREEDY, policy_version="explorer-1", limit=3)
     assert len(set(ids)) == 3
-    for row, episode_id in enumerate(ids):
-        episode, chain = fetched(client, episode_id), chains[row]
+    for place, episode_id in enumerate(ids):
+        episode, chain = fetched(client, episode_id), chains[place]
         for kind in ("sensors", "actions"):
             logged, stored = getattr(episode, kind), getattr(chain, kind)
             assert logged.keys() == stored.keys()
@@ -100,11 +122,11 @@ def test_an_episode_can_be_walked_back_to_its_source_row(client: Client, store: 
 
 
 def test_a_chain_is_logged_once(client: Client, store: Path) -> None:
-    first = log_chains(client, store, policy_version="explorer-3", limit=2)
-    again = log_chains(client, store, policy_version="explorer-3")
+    first = log_chains(client, store, policy=GREEDY, policy_version="explorer-3", limit=2)
+    again = log_chains(client, store, policy=GREEDY, policy_version="explorer-3")
     assert again[:2] == first
-    assert log_chains(client, store, policy_version="explorer-3") == again
-    assert sum(1 for _ in client.episodes(policy_version="explorer-3")) == 9
+    assert log_chains(client, store, policy=GREEDY, policy_version="explorer-3") == again
+    assert sum(1 for _ in client.episodes(policy_version="explorer-3")) == len(again) == 3
     other = log_chains(client, store, policy_version="explorer-4", limit=1)
     assert other[0] not in again
 
@@ -114,12 +136,11 @@ def test_many_chains_come_in_batches_and_in_their_order(
 ) -> None:
     monkeypatch.setattr(store_episodes, "CHAINS_AT_ONCE", 4)
     path = small_store(10, seed=3)
-    some = log_chains(client, path, policy_version="explorer-9", rows=[7, 2])
+    some = log_chains(client, path, rows=[7, 2])
     told: list[tuple[int, int]] = []
     ids = log_chains(
         client,
         path,
-        policy_version="explorer-9",
         on_logged=lambda done, total: told.append((done, total)),
     )
     assert told == [(4, 10), (8, 10), (10, 10)]
@@ -146,28 +167,30 @@ def test_progress_is_told_and_chains_of_one_policy_can_be_chosen(
         client,
         store,
         policy="random_valid",
+        policy_version="nightly-1",
         tags=["nightly"],
         on_logged=lambda done, total: told.append((done, total)),
     )
     assert told == [(3, 3)]
     logged = [client.episode(each) for each in ids]
-    assert {each.policy_version for each in logged} == {"random_valid"}
+    assert {each.policy_version for each in logged} == {"nightly-1"}
     assert all(each.tags == ["nightly"] for each in logged)
 
 
 def test_rewards_of_an_episode_are_read_from_its_own_store(client: Client, store: Path) -> None:
-    ids = log_chains(client, store, policy_version="explorer-6", limit=4)
+    ids = log_chains(client, store, limit=4)
 
     def last(obs: dict[str, Any]) -> dict[str, Any]:
         return {"/choice/index": int(np.flatnonzero(obs["/candidates/valid"])[-1])}
 
-    direct = replay_store(StoreBaselines(store, limit=4), last)
+    baselines = StoreBaselines(store, limit=4)
+    direct = replay_store(baselines, last)
     run = create_run(
         candidate_policy_version="last-1",
         baseline_episode_ids=ids,
         client=client,
-        gate=Gate.for_reward(),
     )
+    assert run.gate == Gate.for_reward().as_dict(), "chains have rewards, and no success"
     results = run_against(run, policy_callable=last, store=store)
     assert [each.baseline_episode_id for each in results] == ids
     for result, expected in zip(results, direct, strict=True):
@@ -182,17 +205,16 @@ def test_rewards_of_an_episode_are_read_from_its_own_store(client: Client, store
     assert "insufficient_n" in summary["decision"]["reasons"]
 
     rows = client.call("read results", "GET", f"/api/eval-runs/{run.id}/results")["results"]
-    chains = StoreBaselines(store)
-    named = {chains.row_of(fetched(client, each["baseline_episode_id"])) for each in rows}
+    named = {baselines.row_of(fetched(client, each["baseline_episode_id"])) for each in rows}
     assert named == {0, 1, 2, 3}
 
 
 def test_a_dry_run_takes_the_ids_of_episodes_and_those_of_chains(
     client: Client, store: Path
 ) -> None:
-    chains = StoreBaselines(store, limit=2)
+    chains = StoreBaselines(store, policy=GREEDY, limit=2)
     direct = replay_store(chains, _first)
-    logged = log_chains(client, store, policy_version="explorer-8", limit=2)
+    logged = log_chains(client, store, policy=GREEDY, policy_version="explorer-8", limit=2)
     for ids, speaking in ((logged, client), (chains.ids, None)):
         run = create_run(
             candidate_policy_version="first-1",

@@ -199,10 +199,28 @@ def test_a_reward_alone_can_ship() -> None:
     assert "better on reward" in decision["sentence"]
 
 
-def test_by_default_a_better_reward_does_not_ship_when_nobody_measured_success() -> None:
+def test_by_default_a_better_reward_ships_where_no_baseline_has_a_success() -> None:
     better = rewards(gains(60, 0.5))
-    assert decided(better, Gate.for_reward())["recommend"] == "ship"
-    assert decided(better)["reasons"] == ["not_measured"]
+    decision = decided(better)
+    assert (decision["recommend"], decision["better"]) == ("ship", ["reward_total"])
+    assert decision["gate"] == Gate.for_reward().as_dict()
+    assert decided(better, Gate())["reasons"] == ["not_measured"], "asked for by name, it is needed"
+
+
+def test_by_default_a_success_of_one_baseline_has_to_be_measured() -> None:
+    """A candidate cannot leave out the success that its baseline has."""
+    better = rewards(gains(60, 0.5))
+    better[7].metrics["success_baseline"] = True
+    decision = decided(better)
+    assert (decision["gate"], decision["reasons"]) == (Gate().as_dict(), ["not_measured"])
+
+
+def test_by_default_collisions_guard_a_better_reward() -> None:
+    better = rewards(gains(60, 0.5))
+    for number, each in enumerate(better):
+        each.metrics.update(collision_count_baseline=0, collision_count_candidate=number % 2)
+        each.metrics["evidence"]["collision_count"] = "closed_loop"
+    assert decided(better)["reasons"] == ["regression:collision_count"]
 
 
 def test_a_reward_that_may_yet_be_shown_says_how_many_more() -> None:

@@ -12,7 +12,7 @@ import typer
 from rollbook.cli import replay_run
 from rollbook.cli.login import ProfileName
 from rollbook.cli.output import AsJson, print_json, print_rows, say
-from rollbook.cli.replay_arguments import gate_of
+from rollbook.cli.replay_arguments import gate_in
 from rollbook.cli.replay_run import client_of
 from rollbook.errors import ConfigurationError
 
@@ -163,10 +163,16 @@ def gate(
 
     \b
     rollbook replay gate --toml > gate.toml
+
+    A run without a gate has the first one where a baseline has a success, and the one of --reward where baselines have
+    rewards only.
     """
+    from rollbook.contracts.gate import Gate
+
     if as_toml and as_json:
         raise ConfigurationError(message="--toml and --json do not go together")
-    found = gate_of(file, for_reward=reward)
+    default = Gate.for_reward() if reward else Gate()
+    found = default if file is None else gate_in(file)
     if as_toml:
         say(_toml(found.as_dict()))
     else:

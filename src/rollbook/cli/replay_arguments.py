@@ -29,9 +29,11 @@ class ReplayArguments:
     ids: list[str]
     name: str | None
     metadata: dict[str, Any]
-    gate: Gate
+    gate: Gate | None
+    """None: the default for what the baselines have."""
     store: Path | None
     store_policy: str | None
+    tag: str | None
     limit: int | None
     resume: str | None
     dry_run: bool
@@ -40,8 +42,17 @@ class ReplayArguments:
     """Keywords of `run_against` that have a command-line option."""
 
     @property
+    def finds_episodes(self) -> bool:
+        """Whether the baselines are the episodes that match --baseline-version and --baseline-tag."""
+        if self.ids or self.resume is not None:
+            return False
+        return self.tag is not None or (self.store is None and self.baseline is not None)
+
+    @property
     def store_alone(self) -> bool:
-        return self.store is not None and not self.ids and self.resume is None
+        """Whether the baselines are the chains of the store."""
+        given = self.ids or self.resume is not None
+        return self.store is not None and not given and not self.finds_episodes
 
 
 def check(asked: ReplayArguments, *, gate_given: bool) -> None:
@@ -66,15 +77,25 @@ def check(asked: ReplayArguments, *, gate_given: bool) -> None:
             raise ConfigurationError(message=message)
     elif not (asked.candidate and asked.candidate.strip()):
         raise ConfigurationError(message="--candidate-version is missing: it names the candidate")
-    elif not asked.ids and asked.store is None:
+    elif not asked.ids and asked.store is None and not asked.finds_episodes:
         raise ConfigurationError(
-            message="--baseline-episodes is missing: give ids separated by commas, or @FILE with one id a line"
+            message="there are no baselines: give --baseline-version, the version of the policy that recorded them, or "
+            "--baseline-episodes, ids separated by commas or @FILE with one id a line"
         )
     if asked.store is not None and asked.replay["environment"]:
         message = "--environment and --store both determine the outcome; give only one of them"
         raise ConfigurationError(message=message)
-    if not asked.store_alone and (asked.store_policy or asked.limit):
-        message = "--store-policy and --limit choose chains of a --store; they need --store and no episode ids"
+    if asked.tag is not None and (asked.ids or asked.resume is not None):
+        message = "--baseline-tag finds episodes; it cannot be given with episode ids or --resume"
+        raise ConfigurationError(message=message)
+    if asked.store_policy and not asked.store_alone:
+        message = "--store-policy chooses chains of a --store; it needs --store and no episodes"
+        raise ConfigurationError(message=message)
+    if asked.limit and not (asked.store_alone or asked.finds_episodes):
+        message = (
+            "--limit is for the chains of a --store and for the episodes that --baseline-version finds; "
+            "it cannot be given with episode ids or --resume"
+        )
         raise ConfigurationError(message=message)
     check_engine(asked.replay["engine"])
     if asked.store is not None:
@@ -143,12 +164,9 @@ def ci_facts() -> dict[str, Any]:
     return {"ci": {name: value for name, value in known.items() if value}}
 
 
-def gate_of(path: Path | None, *, for_reward: bool) -> Gate:
-    """The gate in the file. The default for a store asks for rewards, because a store knows no success."""
-    from rollbook.contracts.gate import Gate, gate_from
+def gate_in(path: Path) -> Gate:
+    from rollbook.contracts.gate import gate_from
 
-    if path is None:
-        return Gate.for_reward() if for_reward else Gate()
     return gate_from(_gate_document(path))
 
 

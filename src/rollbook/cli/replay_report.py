@@ -26,6 +26,7 @@ from rollbook.contracts.outcomes import OUTCOMES
 
 if TYPE_CHECKING:
     from rollbook.contracts.evals import EvalResult
+    from rollbook.contracts.gate import Gate
 
 _NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MOST_FAILURES = 20
@@ -195,11 +196,25 @@ def decision_lines(summary: PlainSummary) -> list[str]:
     if decision.needed_n:
         lines.append(f"  about {decision.needed_n} further pairs are needed to decide")
     gate = decision.gate
+    lines.append(f"  by the gate: {gate_words(gate)}")
     lines.append(
         f"  gate {decision.gate_digest[:12]}: {gate.mode}, {gate.design}, "
         f"at least {gate.n_min} pairs, on {' or '.join(gate.evidence)} evidence"
     )
     return lines
+
+
+def gate_words(gate: Gate) -> str:
+    """What the gate asks for, such as "success or reward has to be better; collisions must not be worse"."""
+    named = {
+        role: [OUTCOMES[rule.metric].label for rule in gate.rules if rule.role == role]
+        for role in ("primary", "guard")
+    }
+    asks = "must not be worse" if gate.mode == "non_inferiority" else "has to be better"
+    words = f"{' or '.join(named['primary'])} {asks}"
+    if named["guard"]:
+        words += f"; {' and '.join(named['guard'])} must not be worse"
+    return words
 
 
 # -------------------------------------------------------------------------------------------- GitHub

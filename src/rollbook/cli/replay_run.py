@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields, make_dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,7 @@ from rollbook.cli.replay_arguments import (
     check,
     ci_facts,
     episode_ids,
-    gate_of,
+    gate_in,
     metadata_pairs,
 )
 from rollbook.errors import (
@@ -38,8 +39,11 @@ if TYPE_CHECKING:
     from rollbook.cli.replay_report import RunReport
     from rollbook.client import Client
     from rollbook.contracts.evals import EvalResult
+    from rollbook.contracts.gate import Gate
     from rollbook.evals import EvalRun
 
+EPISODES_FOUND = 200
+"""Episodes that a run takes as baselines when no ids are given."""
 _MOST_NAMED = 5
 
 
@@ -68,7 +72,12 @@ BaselineEpisodes = Annotated[
     ),
 ]
 MoreIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="More episode ids.")]
-BaselineVersion = Annotated[str | None, typer.Option(help="Version name of the recorded policy.")]
+BaselineVersion = Annotated[
+    str | None,
+    typer.Option(
+        help="Version name of the recorded policy. Without ids, its newest episodes are the baselines."
+    ),
+]
 RunName = Annotated[str | None, typer.Option(help="Name of the run, for people.")]
 DryRun = Annotated[
     bool,
@@ -94,8 +103,16 @@ StorePath = Annotated[
 StorePolicy = Annotated[
     str | None, typer.Option(help="Only chains of the store that this policy chose.")
 ]
-ChainLimit = Annotated[
-    int | None, typer.Option(min=1, help="Maximum number of chains of the store.")
+BaselineTag = Annotated[
+    str | None, typer.Option(metavar="TAG", help="Only episodes with this tag are baselines.")
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Maximum number of chains of the store (default: all), or of the newest episodes of --baseline-version "
+        f"(default: {EPISODES_FOUND}).",
+    ),
 ]
 ResumedRun = Annotated[
     str | None,
@@ -150,7 +167,8 @@ def run(
     gate_file: GateFile = None,
     store: StorePath = None,
     store_policy: StorePolicy = None,
-    limit: ChainLimit = None,
+    baseline_tag: BaselineTag = None,
+    limit: Limit = None,
     resume: ResumedRun = None,
     metadata: Metadata = None,
     junit_file: JunitFile = None,
@@ -166,10 +184,11 @@ def run(
     rollbook replay run \\
         --policy my_pkg.policies:v4_rc1 \\
         --candidate-version pap-v4.0.0-rc1 \\
-        --baseline-episodes @nightly.txt \\
-        --baseline-version pap-v3.2.1 \\
+        --baseline-version pap-v3.2.1 --baseline-tag nightly \\
         --environment my_pkg.sim:make_env \\
         --workers 4 --gate --junit replay.xml
+
+    The baselines are the newest finished episodes of --baseline-version, or those of --baseline-episodes.
 
     The policy is a function from an observation to an action, both dicts of arrays; or an object with
     act(obs, context) and optionally reset(episode) and close(); or a class of such objects.
@@ -191,9 +210,10 @@ def run(
             ids=episode_ids([*(baseline_episodes or ()), *(more_ids or ())]),
             name=name,
             metadata={**metadata_pairs(metadata or ()), **(ci_facts() if github else {})},
-            gate=gate_of(gate_file, for_reward=store is not None),
+            gate=_gate(gate_file, store),
             store=store,
             store_policy=store_policy,
+            tag=baseline_tag,
             limit=limit,
             resume=resume,
             dry_run=dry_run,
@@ -211,6 +231,15 @@ def run(
     raise typer.Exit(_exit_code(report))
 
 
+def _gate(gate_file: Path | None, store: Path | None) -> Gate | None:
+    """The gate in the file. A store knows rewards and no success; otherwise the default depends on the baselines."""
+    from rollbook.contracts.gate import Gate
+
+    if gate_file is not None:
+        return gate_in(gate_file)
+    return None if store is None else Gate.for_reward()
+
+
 # --------------------------------------------------------------------------------------- replaying
 
 
@@ -225,6 +254,9 @@ def _replay(asked: ReplayArguments, client: Client, *, gated: bool) -> RunReport
     if asked.resume is not None:
         run = evals.open_run(asked.resume, client=client)
     else:
+        asked = (
+            replace(asked, ids=_found_episodes(asked, client)) if asked.finds_episodes else asked
+        )
         run = evals.create_run(
             candidate_policy_version=asked.candidate or "",
             baseline_episode_ids=asked.ids,
@@ -246,6 +278,18 @@ def _replay(asked: ReplayArguments, client: Client, *, gated: bool) -> RunReport
         if run.dry:
             return replace(report, summary=rollup(results, asked.gate, total=total).to_wire())
         return replace(report, summary=evals.complete_run(run)["summary"])
+
+
+def _found_episodes(asked: ReplayArguments, client: Client) -> list[str]:
+    """The newest finished recordings. A replay is not a recording."""
+    most = asked.limit or EPISODES_FOUND
+    found = client.episodes(policy_version=asked.baseline, tag=asked.tag, status="ready")
+    ids = [each.id for each in islice((each for each in found if each.source != "replay"), most)]
+    if not ids:
+        of_tag = "" if asked.tag is None else f" with the tag {asked.tag!r}"
+        message = f"there are no finished episodes of {asked.baseline or 'any policy'}{of_tag}"
+        raise ConfigurationError(message=message)
+    return ids
 
 
 def _check_infrastructure(results: Sequence[EvalResult]) -> None:
@@ -308,6 +352,7 @@ def _replay_store(asked: ReplayArguments) -> RunReport:
     chains = StoreBaselines(asked.store, policy=asked.store_policy, limit=asked.limit)
     if not len(chains):
         raise ConfigurationError(message=f"--store {asked.store} has no chains to replay against")
+    chains.check_version(asked.baseline, field="--baseline-version", choose="--store-policy")
     baseline = asked.baseline or asked.store_policy
     run = EvalRun("dry", asked.candidate or "", baseline, chains.ids, asked.name, dry=True)
     _print_start(asked, run, None)
@@ -340,8 +385,20 @@ def _print_start(asked: ReplayArguments, run: EvalRun, url: str | None) -> None:
         say(f"✓ Eval run resumed: {run.id} ({done} of {len(run.baseline_episode_ids)} complete)")
     else:
         say(f"✓ Eval run created: {run.id}")
+        if asked.gate is None and run.gate is not None:
+            _print_default_gate(run.gate)
     if url:
         say(f"  Portal: {url}")
+
+
+def _print_default_gate(stored: dict[str, Any]) -> None:
+    from rollbook.cli.replay_report import gate_words
+    from rollbook.contracts.gate import gate_from
+
+    gate = gate_from(stored)
+    why = "" if gate.rule("success").role == "primary" else " (no baseline has a success)"
+    say(f"  Gate: {gate_words(gate)}{why}")
+    say("  This is the default; --gate-file sets another, `rollbook replay gate` prints one.")
 
 
 @contextmanager

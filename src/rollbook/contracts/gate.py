@@ -7,6 +7,7 @@ afterwards.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -118,6 +119,18 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def for_reward(cls) -> Gate:
         """A gate on the reward alone, for rollout stores, where nothing is a success or a failure."""
         return cls(rules=(MetricRule(metric="reward_total", role="primary", required=True),))
+
+    @classmethod
+    def for_baselines(cls, known: Collection[str]) -> Gate:
+        """The gate of a run that was given none. `known` are the outcomes that a baseline of the run has.
+
+        If no baseline has a success and some have a reward, the reward has to be better and collisions, where they are
+        known, must not be more. In every other case it is `Gate()`.
+        """
+        if "success" in known or "reward_total" not in known:
+            return cls()
+        guards = (each for each in _DEFAULT_RULES if each.role == "guard" and each.metric in known)
+        return cls(rules=(*cls.for_reward().rules, *guards))
 
     def rule(self, metric: Outcome) -> MetricRule:
         """The rule of this metric; a metric without one has the role `info`."""

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from rollbook.contracts.evals import MOST_BASELINES, EvalResult
 from rollbook.contracts.gate import Gate, gate_from
 from rollbook.contracts.policy import PolicyRevision
@@ -40,7 +42,8 @@ def create_run(
 ) -> EvalRun:
     """Opens a run of one candidate against baselines, which must be episodes of your organisation.
 
-    The `gate` is stored with the run and cannot be changed afterwards. A dry run is not created on the server.
+    The `gate` is stored with the run and cannot be changed afterwards. Without one, the server chooses the default for
+    what the baselines have (`Gate.for_baselines`), and `run.gate` is that gate. A dry run is not created on the server.
     `candidate_policy_revision` says exactly which policy the candidate is; replays are recorded with it.
     """
     from rollbook.client.bodies import revision_body
@@ -91,7 +94,11 @@ def create_run(
     )
     if revisions and not created.policy_revisions_kept:
         warn_of_lost_revisions(run.client.base_url)
-    run.update(id=created.eval_run_id, status=created.status)
+    run.update(
+        id=created.eval_run_id,
+        status=created.status,
+        gate=run.gate if created.gate is UNSET else created.gate,
+    )
     return run
 
 

@@ -85,6 +85,27 @@ class StoreBaselines(Sequence[Baseline]):
             raise ConfigurationError(message=f"limit={limit}; it has to be 0 or more")
         return chosen[:limit].astype(np.int64)
 
+    @property
+    def policy_versions(self) -> list[str]:
+        """The store's own names of the policies that chose in these chains, each once."""
+        policies = self.reader.decoded("rollouts", "policy_id", self.rows)
+        checkpoints = self.reader.decoded("lineage", "model_checkpoint_id", self.rows)
+        pairs = dict.fromkeys(zip(policies, checkpoints, strict=True))
+        return sorted(
+            _policy_version({"policy": policy, "model_checkpoint": checkpoint})
+            for policy, checkpoint in pairs
+        )
+
+    def check_version(self, version: str | None, *, field: str, choose: str) -> None:
+        """Refuses one version for the chains of several policies. `choose` is the argument that chooses a policy."""
+        own = self.policy_versions if version is not None else []
+        if len(own) > 1:
+            message = (
+                f"{field} {version!r} would be the version of chains of {len(own)} policies: {', '.join(own)}. "
+                f"Choose one policy with {choose}, or leave {field} out: each chain then has the name of its own policy"
+            )
+            raise ConfigurationError(message=message)
+
     # -------------------------------------------------------------------------------- as baselines
 
     @property

@@ -45,11 +45,13 @@ def log_chains(
     """Logs each chain once, and returns the ids of the episodes in the order of rows.
 
     `policy`, `rows` and `limit` choose chains, as in StoreBaselines. `policy_version` is by default the store's name of
-    the policy. A chain whose episode exists already is not logged again, so a failed call can be repeated. Two
-    processes that log the same store at the same time may log a chain twice. `on_logged(done, total)` is called as
-    episodes are stored.
+    the policy of each chain; chains of several policies cannot be given one version.
+
+    A chain whose episode exists already is not logged again, so a failed call can be repeated. Two processes that log
+    the same store at the same time may log a chain twice. `on_logged(done, total)` is called as episodes are stored.
     """
     chains = StoreBaselines(store_path, policy=policy, rows=rows, limit=limit)
+    chains.check_version(policy_version, field="policy_version", choose="policy=")
     ids: list[str] = []
     with _Logger(client, chains, policy_version, tags) as logger:
         for first in range(0, len(chains), CHAINS_AT_ONCE):

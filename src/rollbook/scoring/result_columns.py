@@ -90,6 +90,11 @@ class ResultColumns:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def of_baselines(self) -> set[Outcome]:
+        """The outcomes that at least one baseline has."""
+        return {name for name, each in self.outcomes.items() if np.isfinite(each.baseline).any()}
+
     def numbers(self, *path: str) -> Floats:
         """Numbers of the complete rows under this path."""
         values: list[Any] = [

@@ -70,10 +70,11 @@ def rollup(
 
     `total` is the number of pairs of the run, where some have no result yet. `deleted` is the number of them whose
     baseline was deleted, so that they can never have a result. `critical` maps the baselines of active critical
-    scenarios to scenario ids. The order of the results makes no difference.
+    scenarios to scenario ids. The order of the results makes no difference. Without a gate it is
+    `Gate.for_baselines` of the outcomes that the baselines have.
     """
-    gate = gate or Gate()
     columns = ResultColumns.of(results)
+    gate = gate or Gate.for_baselines(columns.of_baselines)
     facts, statistics = measured(columns, gate, total=total, deleted=deleted, critical=critical)
     plain = vote(columns)
     success = _success_summary(statistics["success"], plain.means["success"], gate)

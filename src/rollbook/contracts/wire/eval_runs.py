@@ -23,7 +23,8 @@ class CreateEvalRun(Struct, frozen=True, kw_only=True):
     name: Name | None = None
     metadata: dict[str, Any] | None = None
     gate: dict[str, Any] | None = None
-    """`gate.v1`: the rules that the candidate has to pass. It cannot be changed afterwards."""
+    """`gate.v1`: the rules that the candidate has to pass. It cannot be changed afterwards. Without one, the default
+    follows what the baselines have: success, or reward where no baseline has a success."""
     runner_kind: RunnerKind = "client"
     candidate_policy_revision: PolicyRevision | None = None
     """Which policy the candidate is, exactly."""
@@ -37,6 +38,8 @@ class EvalRunCreated(Struct, frozen=True):
     gate_digest: str
     policy_revisions_kept: Literal[True] | UnsetType = UNSET
     """Present when the request has a policy revision. A server that does not know revisions ignores them."""
+    gate: dict[str, Any] | UnsetType = UNSET
+    """The gate of the run: the one that was sent, else the default for its baselines."""
 
 
 class PutResult(Struct, frozen=True, kw_only=True):

@@ -66,7 +66,13 @@ async def create_eval_run(request: Request) -> Response:
     if len(baselines) > MOST_BASELINES:
         expected = f"at most {MOST_BASELINES} episodes; make several runs of them"
         raise _invalid_value("baseline_episode_ids", f"expected {expected}")
-    values = _values(body, caller)
+    # the default is stored too: it must not change during a run
+    gate = (
+        await context.read(caller, lambda scope: _default_gate(scope, baselines))
+        if body.gate is None
+        else _checked_gate(body.gate)
+    )
+    values = _values(body, gate, caller)
     key = request.headers.get("idempotency-key")
     idempotency = None if key is None else (key, digest_of("rollbook.create-eval-run", text))
     named = (
@@ -91,11 +97,11 @@ async def create_eval_run(request: Request) -> Response:
 
     run = await context.write(caller, create)
     kept: Literal[True] | UnsetType = True if given else UNSET
-    made = EvalRunCreated(run.id, run.status, run.episode_count, run.gate_digest, kept)
+    made = EvalRunCreated(run.id, run.status, run.episode_count, run.gate_digest, kept, run.gate)
     return json_response(made, 201, {"Idempotency-Replayed": "true"} if run.replayed else {})
 
 
-def _values(body: CreateEvalRun, caller: Caller) -> dict[str, Any]:
+def _values(body: CreateEvalRun, gate: Gate, caller: Caller) -> dict[str, Any]:
     texts = {
         name: None if value is None else checked_text("eval run", name, value, LONGEST_INDEXED)
         for name, value in (
@@ -104,8 +110,6 @@ def _values(body: CreateEvalRun, caller: Caller) -> dict[str, Any]:
             ("name", body.name),
         )
     }
-    # the default is stored too: it must not change during a run
-    gate = Gate() if body.gate is None else _checked_gate(body.gate)
     return {
         **texts,
         "runner_kind": body.runner_kind,
@@ -114,6 +118,13 @@ def _values(body: CreateEvalRun, caller: Caller) -> dict[str, Any]:
         "gate_digest": gate.digest,
         "created_by": caller.name,
     }
+
+
+def _default_gate(scope: Scope, baselines: Sequence[str]) -> Gate:
+    recorded = scope.episode_outcomes(baselines).values()
+    return Gate.for_baselines(
+        {name for each in recorded for name, value in each.items() if value is not None}
+    )
 
 
 def _checked_gate(given: Mapping[str, Any]) -> Gate:
