@@ -64,7 +64,7 @@ def home(server: RunningServer, tmp_path_factory: pytest.TempPathFactory) -> Any
                     seeds=range(26),
                     client=client,
                     policy_version=version,
-                    env_version="sliding-1" if make is SlidingEnv else None,
+                    env_version="sliding-1" if make is SlidingEnv else "CartPole-v1",
                     tags=tags,
                 )
                 assert all(each.error is None for each in done)
