@@ -8,6 +8,7 @@ import pickle
 import pytest
 
 from rollbook import errors
+from rollbook.errors import UnsupportedVersion
 
 
 def subclasses(cls: type[errors.RollbookError]) -> list[type[errors.RollbookError]]:
@@ -56,3 +57,22 @@ def test_only_what_passes_by_itself_is_worth_a_retry() -> None:
         *("LeaseHeld", "TransportError", "RateLimitError", "ServerError", "DatabaseUnavailable"),
         "BlobStoreUnavailable",
     }
+
+
+@pytest.mark.parametrize(
+    ("found", "current", "later"),
+    [
+        (2, 1, True),
+        ("1.10-core", "1.9-core", True),
+        ("2.0-core", "1.0-core", True),
+        ("0.9", "1.0", False),
+        (1, 2, False),
+        (None, "1.0", False),
+        ("nonsense", 1, False),
+    ],
+)
+def test_a_newer_version_needs_a_later_release(found: object, current: object, later: bool) -> None:
+    told = str(UnsupportedVersion.of("x.zarr", found, current, "write it again"))
+    assert ("needs a later release of rollbook" in told) is later
+    assert ("write it again" in told) is not later
+    assert repr(found) in told

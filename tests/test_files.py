@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from rollbook.files import (
     Lease,
     atomic_write,
     fsync_folder,
+    locked,
     make_folders,
     promote_folder,
     write_bytes,
@@ -762,3 +764,37 @@ def test_one_of_many_processes_takes_over_an_expired_lease(tmp_path: Path) -> No
             for process in (a, b, c):
                 tell(process, str(path))
             assert sorted(said(process) for process in (a, b, c)) == ["held", "held", "won"]
+
+
+# --------------------------------------------------------------------------------------------- lock
+
+
+def test_a_lock_has_one_holder_at_a_time_and_leaves_no_file(tmp_path: Path) -> None:
+    """Removing the file of a lock must not let two hold it: one the old file, one a new file of the same name."""
+    lock = tmp_path / "x.lock"
+    holders: list[int] = []
+    most: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(60):
+            with locked(lock):
+                holders.append(number)
+                time.sleep(0)  # let others run
+                most.append(len(holders))
+                holders.remove(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert (len(most), max(most), os.listdir(tmp_path)) == (480, 1, [])
+
+
+def test_a_lock_that_is_held_is_refused_without_waiting(tmp_path: Path) -> None:
+    with locked(tmp_path / "x.lock"):
+        with pytest.raises(BlockingIOError), locked(tmp_path / "x.lock", wait=False):
+            pass
+        assert (tmp_path / "x.lock").exists()
+    with locked(tmp_path / "x.lock", wait=False):
+        pass

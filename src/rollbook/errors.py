@@ -57,6 +57,7 @@ whether the same call can succeed later. Errors are raised with keyword argument
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -127,10 +128,27 @@ class NotATable(StorageError, ValueError):
     template: ClassVar[str] = "{path} is not a saved rollout table: {detail}"
 
 
+def _numbers(version: object) -> list[int]:
+    """The numbers at the start of a version such as 1, "1.0" or "1.0-core". Of anything else, none."""
+    found = re.match(r"\d+(\.\d+)*", str(version))
+    return [int(each) for each in found[0].split(".")] if found else []
+
+
 @dataclass(eq=False, kw_only=True)
 class UnsupportedVersion(StorageError, ValueError):
     code: ClassVar[str] = "unsupported_version"
     template: ClassVar[str] = "{path} cannot be read by this release: {detail}"
+
+    @classmethod
+    def of(
+        cls, path: object, found: object, current: object, older: str = ""
+    ) -> UnsupportedVersion:
+        """`older` says what to do with an older version. A newer one needs a later release."""
+        advice = older
+        if _numbers(found) > _numbers(current):
+            advice = "it needs a later release of rollbook: pip install --upgrade rollbook"
+        detail = f"its version is {found!r}, this release reads {current!r}"
+        return cls(path=str(path), detail=f"{detail}; {advice}" if advice else detail)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -277,6 +277,40 @@ def _renameat2(source: Path, target: Path, flags: int) -> bool:
     raise OSError(code, os.strerror(code), str(source), None, str(target))
 
 
+# --------------------------------------------------------------------------------------------- lock
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a lock on the file `path`, which exists only meanwhile. It ends with the process, however that ends.
+
+    With `wait=False`, raises BlockingIOError if another process has the lock.
+    """
+    descriptor = _locked_descriptor(path, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()  # before the lock is given up: afterwards it would be the file of the next holder
+        os.close(descriptor)
+
+
+def _locked_descriptor(path: Path, how: int) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, how)
+            # while we waited, the former holder removed the name: then another process can lock a new file
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
 # -------------------------------------------------------------------------------------------- lease
 
 
@@ -300,10 +334,10 @@ class _Holder:
 class Lease:
     """The exclusive right to work on something, held by one process until it expires.
 
-    `path` is a small JSON file that names the holder. It is changed only under a lock on `<path>.lock`, which is never
-    removed: removing it would let two processes lock different files. Processes may run on several machines if their
-    filesystem has `flock` across machines and shows a rename at once, and if their clocks differ by much less than
-    `ttl_s`. A holder that renews late may have lost the lease, so `ttl_s` must be longer than its longest pause.
+    `path` is a small JSON file that names the holder. It is changed only under a lock on `<path>.lock`, which exists
+    only while somebody uses it. Processes may run on several machines if their filesystem has `flock` across machines
+    and shows a rename at once, and if their clocks differ by much less than `ttl_s`. A holder that renews late may have
+    lost the lease, so `ttl_s` must be longer than its longest pause.
     """
 
     def __init__(
@@ -395,10 +429,7 @@ class Lease:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     lock = path.with_name(f"{path.name}.lock")
-    with _storage_errors(path, "the lease cannot be used"), open(lock, "ab") as file:
-        fcntl.flock(
-            file, fcntl.LOCK_EX
-        )  # the lock ends when the file is closed or the process ends
+    with _storage_errors(path, "the lease cannot be used"), locked(lock):
         yield
 
 

@@ -396,7 +396,7 @@ def test_a_store_that_is_none_is_no_verdict_on_the_candidate(
     three: list[str], tmp_path: Path
 ) -> None:
     done = replay("follow", three, "--gate", "--dry-run", "--store", tmp_path)
-    assert done.returncode == 3
+    assert done.returncode == 2
     assert "not a rollout store" in done.stderr
 
 

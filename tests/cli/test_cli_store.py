@@ -511,8 +511,12 @@ def test_a_current_store_needs_no_migration(good: Path) -> None:
 
 def test_a_store_from_the_future_is_refused_by_its_version(store: Path) -> None:
     sign(store, schema_version="9.0-later")
-    refused(rollbook("store", "migrate", store), 1, "9.0-later")
-    refused(rollbook("store", "audit", store), 1, "9.0-later")
+    later = "it needs a later release of rollbook"
+    refused(rollbook("store", "migrate", store), 1, "9.0-later", later)
+    refused(rollbook("store", "audit", store), 1, "9.0-later", later)
+    sign(store, schema_version="0.9-earlier")
+    refused(rollbook("store", "audit", store), 1, "0.9-earlier", "store migrate")
+    assert later not in rollbook("store", "migrate", store).stderr
 
 
 def test_publish_puts_a_store_at_a_url_once(store: Path, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def _check_recovery(folder: Path) -> None:
     store = folder / "s"
     write_rollout_zarr_store(store, make_records(6), selected_depth_enabled=False, replace=True)
     assert is_whole(store)
-    assert sorted(path.name for path in folder.iterdir()) == [".s.lock", "s"]
+    assert sorted(path.name for path in folder.iterdir()) == ["s"]
 
 
 def test_the_lock_of_a_killed_writer_is_free_and_its_rests_are_swept(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_the_lock_of_a_killed_writer_is_free_and_its_rests_are_swept(tmp_path: P
     assert not store.exists()
     write_rollout_zarr_store(store, records, selected_depth_enabled=False)
     assert is_whole(store)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".s.lock", "s"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s"]
 
 
 def test_a_store_without_its_last_files_does_not_open(tmp_path: Path) -> None:

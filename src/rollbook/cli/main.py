@@ -25,6 +25,7 @@ from rollbook.cli import (
 from rollbook.cli.exit_codes import exit_code_of
 from rollbook.cli.output import print_error, say
 from rollbook.cli.plain_text import make_output_safe
+from rollbook.cli.termination import ended_by_signals
 from rollbook.errors import ConfigurationError, RollbookError
 
 _LIBRARIES = {
@@ -124,6 +125,11 @@ def options(
 
 def main() -> None:
     make_output_safe()
+    with ended_by_signals():
+        _run()
+
+
+def _run() -> None:
     try:
         app()
     except RollbookError as error:

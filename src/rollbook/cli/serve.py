@@ -18,6 +18,7 @@ import typer
 
 from rollbook import __version__
 from rollbook.cli.output import AsJson, print_findings, print_json, print_limited, say, shown_bytes
+from rollbook.cli.termination import left_to_the_server
 from rollbook.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -245,6 +246,7 @@ def _run(settings: Settings, listening: socket.socket) -> None:
         "timeout_keep_alive": _KEEP_ALIVE_S,
         "timeout_graceful_shutdown": request_grace_s(settings.shutdown_grace_s),
     }
+    left_to_the_server()
     if settings.workers == 1:
         from rollbook.app import create_app
 

@@ -298,8 +298,7 @@ def read_backup(path: Path) -> Backup:
         if said["format"] != FORMAT:
             raise ValueError(f"its format is {said['format']!r}")
         if said["version"] != VERSION:
-            detail = f"it is of version {said['version']!r}, expected {VERSION}"
-            raise UnsupportedVersion(path=str(path), detail=detail)
+            raise UnsupportedVersion.of(path, said["version"], VERSION)
         return _backup_from(path, said)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, StorageError):

@@ -7,7 +7,6 @@ before it gets its name, and is then mapped like a file of any store.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -25,7 +24,7 @@ from rollbook.errors import (
     TargetExists,
     TruncatedFile,
 )
-from rollbook.files import AnyPath, write_files
+from rollbook.files import AnyPath, locked, write_files
 from rollbook.store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     FileSums,
@@ -226,8 +225,7 @@ class RemoteFiles:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """A lock, so that the workers of one training run do not all fetch the same file."""
-        with open(self.folder.with_name(f"{self.folder.name}.lock"), "ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(self.folder.with_name(f"{self.folder.name}.lock")):
             yield
 
     def _fetch(self, paths: list[str]) -> None:

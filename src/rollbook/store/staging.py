@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from rollbook.errors import LeaseHeld, StorageError, TargetExists
-from rollbook.files import make_folders, promote_folder, write_errors
+from rollbook.files import locked, make_folders, promote_folder, write_errors
 from rollbook.store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     FileSums,
@@ -49,21 +49,33 @@ class StagedStore:
         self.folder = self.final.with_name(f".{self.final.name}.stage-{uuid.uuid4().hex}")
         self._replace = replace
         self._kept_because = kept_because
-        self._lock = _WriterLock(self.final)
+        self._lock = ExitStack()
         self._finished = False
 
     def __enter__(self) -> StagedStore:
         self._refuse_existing()
-        self._lock.acquire()
+        self._acquire()
         try:
             self._refuse_existing()
             self._sweep()
             with write_errors(self.folder):
                 self.folder.mkdir(parents=True)
         except BaseException:
-            self._lock.release()
+            self._lock.close()
             raise
         return self
+
+    def _acquire(self) -> None:
+        lock = self.final.with_name(f".{self.final.name}.lock")
+        try:
+            with write_errors(lock):
+                make_folders(lock.parent)
+                self._lock.enter_context(locked(lock, wait=False))
+        except StorageError as error:
+            if not isinstance(error.__cause__, BlockingIOError):
+                raise
+            wait = "wait for it, or write elsewhere"
+            raise LeaseHeld(path=str(lock), owner="another writer", detail=wait) from error
 
     def _refuse_existing(self) -> None:
         """Only stores, complete or damaged, can be replaced. Nothing else is ever removed."""
@@ -124,35 +136,4 @@ class StagedStore:
             if not self._finished:
                 shutil.rmtree(self.folder, ignore_errors=True)
         finally:
-            self._lock.release()
-
-
-class _WriterLock:
-    """A lock for one writer per store. The system releases it when the process ends, however it ends."""
-
-    def __init__(self, final: Path) -> None:
-        self._path = final.with_name(f".{final.name}.lock")
-        self._descriptor: int | None = None
-
-    def acquire(self) -> None:
-        with write_errors(self._path):
-            make_folders(self._path.parent)
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            with write_errors(self._path):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except StorageError as error:
-            os.close(descriptor)
-            if not isinstance(error.__cause__, BlockingIOError):
-                raise
-            raise LeaseHeld(
-                path=str(self._path),
-                owner="another writer",
-                detail="wait for it, or write elsewhere",
-            ) from error
-        self._descriptor = descriptor
-
-    def release(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+            self._lock.close()

@@ -267,7 +267,11 @@ def _identity(store_dir: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def _check_schema(store_dir: Path, attrs: Mapping[str, Any]) -> None:
+def _check_schema(
+    store_dir: Path,
+    attrs: Mapping[str, Any],
+    older: str = "`rollbook store migrate` brings older stores up to date",
+) -> None:
     schema_id, version = attrs.get("schema_id"), attrs.get("schema_version")
     if schema_id != ROLLOUT_ZARR_SCHEMA_ID:
         raise UnsupportedVersion(
@@ -275,11 +279,7 @@ def _check_schema(store_dir: Path, attrs: Mapping[str, Any]) -> None:
             detail=f"its schema is {schema_id!r}, expected {ROLLOUT_ZARR_SCHEMA_ID!r}",
         )
     if version != ROLLOUT_ZARR_SCHEMA_VERSION:
-        raise UnsupportedVersion(
-            path=str(store_dir),
-            detail=f"its schema version is {version!r}, this release reads "
-            f"{ROLLOUT_ZARR_SCHEMA_VERSION!r}; `rollbook store migrate` brings older stores up to date",
-        )
+        raise UnsupportedVersion.of(store_dir, version, ROLLOUT_ZARR_SCHEMA_VERSION, older)
 
 
 def migrate_store(store_dir: str | os.PathLike[str]) -> str:
@@ -287,12 +287,7 @@ def migrate_store(store_dir: str | os.PathLike[str]) -> str:
 
     There is only one schema version so far, so nothing is ever converted.
     """
-    attrs = read_manifest(Path(store_dir).resolve()).root_attrs
-    found = (attrs.get("schema_id"), attrs.get("schema_version"))
-    if found != (ROLLOUT_ZARR_SCHEMA_ID, ROLLOUT_ZARR_SCHEMA_VERSION):
-        raise UnsupportedVersion(
-            path=str(store_dir),
-            detail=f"there is no way from schema {found[0]!r} {found[1]!r} to {ROLLOUT_ZARR_SCHEMA_VERSION!r}; "
-            "a store of a later schema needs a later release",
-        )
+    folder = Path(store_dir).resolve()
+    older = "no release can convert it: write the store again"
+    _check_schema(folder, read_manifest(folder).root_attrs, older)
     return f"{store_dir} has schema version {ROLLOUT_ZARR_SCHEMA_VERSION}, which is current"

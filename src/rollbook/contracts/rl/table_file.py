@@ -204,8 +204,7 @@ class _StoredTable:
         if magic != MAGIC:
             raise NotATable(path=self.path, detail="it does not begin like one")
         if version != VERSION:
-            detail = f"it is of format version {version}, this release reads version {VERSION}"
-            raise UnsupportedVersion(path=self.path, detail=detail)
+            raise UnsupportedVersion.of(self.path, version, VERSION)
         if length > min(_LARGEST_HEADER, size - _PREAMBLE.size):
             raise TruncatedFile(path=self.path, detail="it ends inside its header")
         end = _PREAMBLE.size + length

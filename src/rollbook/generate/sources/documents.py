@@ -123,8 +123,7 @@ def read_manifest(folder: Path) -> SourceManifest:
         detail = f"its schema is {schema_id!r}, expected {SCHEMA_ID!r}"
         raise NotASourceStore(path=str(folder), detail=detail)
     if parsed.get("schema_version") != SCHEMA_VERSION:
-        detail = f"schema version {parsed.get('schema_version')!r}, this release reads {SCHEMA_VERSION!r}"
-        raise UnsupportedVersion(path=str(folder), detail=detail)
+        raise UnsupportedVersion.of(folder, parsed.get("schema_version"), SCHEMA_VERSION)
     manifest = decoded(SourceManifest, data, folder, MANIFEST_FILE)
     if manifest.computed_digest() != manifest.manifest_digest:
         detail = f"{MANIFEST_FILE} is not the one the store was finished with"
