@@ -76,13 +76,17 @@ def test_commands_on_a_page_run(page: Path, tmp_path: Path) -> None:
         subprocess.run([rollbook, *command[1:]], cwd=tmp_path, check=True, capture_output=True)
 
 
-WITH_A_SERVER = {"whole_loop.py"}
-"""It takes longer, and has tests of its own."""
+WITH_A_TEST_OF_THEIR_OWN = {"whole_loop.py", "import_scan.py"}
+"""These take longer: they start a server, or download files."""
 
 
 @pytest.mark.parametrize(
     "script",
-    [each for each in sorted((ROOT / "examples").glob("*.py")) if each.name not in WITH_A_SERVER],
+    [
+        each
+        for each in sorted((ROOT / "examples").glob("*.py"))
+        if each.name not in WITH_A_TEST_OF_THEIR_OWN
+    ],
     ids=lambda path: path.name,
 )
 def test_an_example_runs(script: Path, capsys: pytest.CaptureFixture[str]) -> None:

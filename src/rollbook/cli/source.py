@@ -160,6 +160,12 @@ class Format(StrEnum):
     nerf = "nerf"
 
 
+class Instances(StrEnum):
+    nodes = "nodes"
+    ids = "ids"
+    components = "components"
+
+
 class Split(StrEnum):
     train = "train"
     val = "val"
@@ -233,6 +239,28 @@ class ImportOptions:
         None
     )
     boxes: Annotated[Path | None, typer.Option(help="JSON ground-truth boxes.")] = None
+    instances: Annotated[
+        Instances | None,
+        typer.Option(
+            help="Take targets from the mesh, instead of --boxes: nodes of a GLB file, ids of the faces or "
+            "vertices of a PLY file, or connected components."
+        ),
+    ] = None
+    least_object_m: Annotated[
+        float,
+        typer.Option("--least-object", help="Shortest instance in metres that is a target."),
+    ] = 0.05
+    most_object_share: Annotated[
+        float,
+        typer.Option(help="Longest instance that is a target, as a share of the mesh's length."),
+    ] = 0.7
+    outside_in: Annotated[
+        bool,
+        typer.Option(
+            "--outside-in",
+            help="Allow cameras outside the mesh that see it: scans of objects and table tops.",
+        ),
+    ] = False
     camera: Annotated[
         Path | None, typer.Option(help="JSON pinhole camera: width, height, fx, fy, cx, cy.")
     ] = None
@@ -278,8 +306,19 @@ def import_(
 ) -> None:
     """Import a mesh and a recorded trajectory.
 
-    Boxes are JSON: [{"T_world_object": 4x4, "extents": [x, y, z], "class": "chair"}]. Missing points are simulated.
-    Without boxes there are no targets. The command prints every assumption that it makes.
+    \b
+      import STORE --mesh room.glb --up y --trajectory way.txt --instances nodes
+      import STORE --mesh room.ply --trajectory way.txt --instances ids
+      import STORE --mesh cup.ply --trajectory orbit.json --instances components
+             --outside-in
+
+    Targets come from the mesh (--instances) or from a file of boxes (--boxes). Boxes are JSON:
+    [{"T_world_object": 4x4, "extents": [x, y, z], "class": "chair"}]. Without either there are no targets. Missing
+    points are simulated from depth; with --instances, missing detections are simulated too.
+
+    Cameras must be inside the box around the mesh, as in a scan of a room. --outside-in allows cameras around an
+    object or a table top. The command prints every assumption that it makes, and the frames between which the path
+    passes through a surface.
     """
     from rollbook.generate.sources.import_source import import_source_store
 
@@ -399,7 +438,14 @@ def validate(
         counts = {"rows": result.rows, "scenes": result.scenes}
         listed = [each.as_dict() for each in found]
         print_json(
-            {"ok": result.ok, "store": str(store), "deep": deep, **counts, "violations": listed}
+            {
+                "ok": result.ok,
+                "store": str(store),
+                "deep": deep,
+                **counts,
+                "violations": listed,
+                "notes": list(result.notes),
+            }
         )
         raise typer.Exit(OK if result.ok else VIOLATIONS)
     for each in found[: limit_or_none(limit)]:
@@ -407,6 +453,8 @@ def validate(
         say(f"  {text}", mark=each.code, colour="red")
     if limit and len(found) > limit:
         say(f"… {len(found) - limit} more; --limit 0 prints all")
+    for note in result.notes:
+        say(f"note: {note}")
     depth = ", and every array" if deep else "; --deep checks every array"
     say(f"checked {result.rows:,} rows of {result.scenes:,} scenes{depth}")
     plural = "violation" if len(found) == 1 else "violations"

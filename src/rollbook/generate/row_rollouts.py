@@ -236,10 +236,11 @@ class RowRoller:
         kept = config.store.target_eval_crops_enabled
         camera = config.target_scorer.camera
         depth = config.selected_depth
+        path = np.concatenate([row.actor.poses, oracle.continuation])
         return RolloutTask(
             sample_key=row.sample_key,
             target=target,
-            geometry=geometry,
+            geometry=geometry.widened(centres(path)),
             oracle=scorer,
             oracle_root=state,
             actor_root=actor,

@@ -63,10 +63,11 @@ def _counted(row: SourceRow) -> str:
 
 def _extent(row: SourceRow) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     if row.oracle is not None:
-        low, high = row.oracle.mesh.bounds[:, :2]
+        path = (row.actor.poses[:, 9:11], row.oracle.continuation[:, 9:11])
+        shown = np.concatenate([row.oracle.mesh.bounds[:, :2], *path])
     else:
-        seen = np.concatenate([row.actor.points[:, :2], row.actor.poses[:, 9:11]])
-        low, high = seen.min(axis=0).astype(np.float64), seen.max(axis=0).astype(np.float64)
+        shown = np.concatenate([row.actor.points[:, :2], row.actor.poses[:, 9:11]])
+    low, high = shown.min(axis=0).astype(np.float64), shown.max(axis=0).astype(np.float64)
     return low - 0.3, high + 0.3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,8 @@ _FEWEST = 4096
 """Fewest rays or points for which another thread pays off."""
 _EMBREE_BYTES_PER_FACE = 100
 """Memory of Embree's own hierarchy: 85 to 90 bytes were measured on flats of 100 000 faces."""
+OUTSIDE_MARGIN_M = 0.5
+"""Space beyond recorded cameras that were outside the mesh."""
 _PARTS = 4
 """Parts per thread, so that a slow part does not keep the other threads waiting."""
 
@@ -75,6 +78,28 @@ class SceneGeometry:
     def _bvh(self) -> Bvh:
         """Built at the first use: rendering with Embree does not need it."""
         return Bvh(self.mesh.triangles)
+
+    def widened(self, places: ArrayLike) -> SceneGeometry:
+        """This geometry with `bounds` that also hold these places [n, 3], and a margin beyond each of them.
+
+        Cameras that looked at a mesh from outside show that there is space around it. A side of the bounds that no
+        place passes stays where it is.
+        """
+        given = rows_of_three(places, "places").astype(np.float64)
+        low, high = self.bounds
+        first, last = given.min(axis=0), given.max(axis=0)
+        below, above = first < low, last > high
+        if not (below.any() or above.any()):
+            return self
+        self._bvh  # noqa: B018 - built once, before the copy that shares it
+        wide = copy.copy(self)
+        wide.bounds = np.array(
+            [
+                np.where(below, first - OUTSIDE_MARGIN_M, low),
+                np.where(above, last + OUTSIDE_MARGIN_M, high),
+            ]
+        )
+        return wide
 
     # ---------------------------------------------------------------------------------------- rays
 

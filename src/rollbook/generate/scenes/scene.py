@@ -26,7 +26,7 @@ from rollbook.generate.scenes.furnishing import furnish
 from rollbook.generate.scenes.furniture import CLASSES, SEM_IDS
 from rollbook.generate.scenes.placement import Placed
 from rollbook.generate.scenes.solids import Solid, about_z, joined
-from rollbook.generate.scenes.structure import structure_of
+from rollbook.generate.scenes.structure import STRUCTURE, structure_of
 from rollbook.generate.scenes.walk import WalkGrid
 
 GENERATOR_VERSION = "rollbook.scene.v1"
@@ -117,6 +117,8 @@ class Scene:
     room_kinds: tuple[str, ...]
     class_names: tuple[str, ...] = CLASSES
     """Class names by sem id."""
+    first_object_class: int = len(STRUCTURE)
+    """Classes before this one are walls, floors and the like."""
 
 
 def make_scene(config: SceneConfig) -> Scene:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import numpy as np
@@ -21,10 +21,10 @@ from rollbook.generate.geometry.camera import Camera
 from rollbook.generate.geometry.poses import centres, poses_of, rotations
 from rollbook.generate.scenes.scene import Scene
 from rollbook.generate.scenes.solids import about_z
-from rollbook.generate.scenes.structure import STRUCTURE
 from rollbook.generate.scenes.walk import Walk, WalkConfig, take_walk
 
 if TYPE_CHECKING:
+    from rollbook.generate.geometry.mesh import TriangleMesh
     from rollbook.generate.raycast.scene_geometry import SceneGeometry
 
 Array = NDArray[np.float64]
@@ -77,6 +77,25 @@ class SensingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def camera(self) -> Camera:
         limits = {"near_m": self.near_m, "far_m": self.far_m}
         return Camera.square(self.image_px, self.field_of_view_deg, **limits)
+
+
+class Detectable(Protocol):
+    """A scene whose objects can be detected."""
+
+    @property
+    def mesh(self) -> TriangleMesh: ...
+
+    @property
+    def boxes(self) -> Boxes:
+        """One box per object; `inst_id` is that of its faces."""
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """Class names by sem id."""
+
+    @property
+    def first_object_class(self) -> int:
+        """The sem id at which classes of objects begin; earlier ones are structure."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,7 +220,7 @@ def _normals(geometry: SceneGeometry, face: NDArray[np.int32]) -> NDArray[np.flo
 
 
 def detections_of(
-    scene: Scene,
+    scene: Detectable,
     quality: Array,
     depth: NDArray[np.float32],
     poses: NDArray[np.float32],
@@ -214,14 +233,14 @@ def detections_of(
     draw, wrong = rng.random(count), rng.random(count) < config.confusion_rate
     chance = (1 - config.miss_rate) * (1 - np.exp(-quality / 0.12))
     rows = np.flatnonzero((quality > 0) & (draw < chance))
-    boxes = _jittered(scene.boxes, quality, wrong, scene.class_names, config, rng).take(rows)
+    boxes = _jittered(scene, quality, wrong, config, rng).take(rows)
     invented = _false_positives(scene, depth, poses, camera, config, rng)
     both = _stacked([boxes, invented])
     return both.take(rng.permutation(len(both)))
 
 
 def visibility(
-    scene: Scene,
+    scene: Detectable,
     face: NDArray[np.int32],
     poses: NDArray[np.float32],
     camera: Camera,
@@ -245,20 +264,20 @@ def visibility(
 
 
 def _jittered(
-    truth: Boxes,
+    scene: Detectable,
     quality: Array,
     wrong: NDArray[np.bool_],
-    class_names: Sequence[str],
     config: SensingConfig,
     rng: Rng,
 ) -> Boxes:
     """Every object with noise in place, size and rotation, and sometimes with a wrong class."""
+    truth, class_names = scene.boxes, scene.class_names
     count = len(truth)
     spread = (2 - quality)[:, None]
     off = rng.normal(size=(count, 3)) * config.centre_sigma_m * spread
     scale = np.exp(rng.normal(size=(count, 3)) * config.extent_sigma * spread)
     turn = rng.normal(size=count) * math.radians(config.yaw_sigma_deg)
-    other = rng.integers(len(STRUCTURE), len(class_names), count)
+    other = rng.integers(scene.first_object_class, len(class_names), count)
     sem = np.where(wrong, other, truth.sem_id)
     confidence = 0.2 + 0.75 * np.sqrt(quality) + rng.normal(size=count) * config.confidence_sigma
     turned = rotations(truth.pose_world_object) @ np.array([about_z(t) for t in turn]).reshape(
@@ -275,7 +294,7 @@ def _jittered(
 
 
 def _false_positives(
-    scene: Scene,
+    scene: Detectable,
     depth: NDArray[np.float32],
     poses: NDArray[np.float32],
     camera: Camera,
@@ -290,7 +309,7 @@ def _false_positives(
     z = depth.reshape(len(depth), -1)[frame, pixel].astype(np.float64)
     ray = np.einsum("nij,nj->ni", rotations(poses)[frame], camera.rays()[pixel].astype(np.float64))
     turn = np.array([about_z(yaw) for yaw in rng.uniform(-math.pi, math.pi, wanted)])
-    sem = rng.integers(len(STRUCTURE), len(names), wanted)
+    sem = rng.integers(scene.first_object_class, len(names), wanted)
     extents = rng.uniform(0.15, 0.8, (wanted, 3))
     confidence = rng.uniform(0.1, 0.45, wanted)
     kept = np.flatnonzero(z > 0)

@@ -46,7 +46,7 @@ from rollbook.generate.sources.layout import (
     shard_name,
 )
 from rollbook.generate.sources.reader import SourceStore
-from rollbook.generate.sources.row_checks import actor_problems, oracle_problems
+from rollbook.generate.sources.row_checks import actor_problems, camera_space, oracle_problems
 from rollbook.generate.sources.splits import SPLITS, SplitConfig, Splits, assign_splits
 from rollbook.store.checks.violation import Violation
 
@@ -75,6 +75,7 @@ class CheckedStore:
         self.arrays = {each.path: each for each in self._lines(ArrayEntry, ARRAYS_FILE)}
         facts = self._lines(SceneGeometryFacts, SCENES_FILE)
         self.facts = {each.scene_id: each for each in facts}
+        self.notes = {each.scene_id: each.notes for each in manifest.scenes}
         splits = self.splits or assign_splits([], SplitConfig())
         self.store = SourceStore(folder, manifest, splits, tuple(index), actor_only=False)
 
@@ -354,8 +355,8 @@ def _row_problems(store: CheckedStore, row: int) -> Iterator[tuple[str, str, str
         yield "unreadable_row", "", str(error)
         return
     facts = store.facts.get(entry.scene_id)
-    bounds = np.array(facts.bounds if facts else [[-np.inf] * 3, [np.inf] * 3])
-    for problem in (*actor_problems(actor), *oracle_problems(oracle, actor, bounds)):
+    space = camera_space(facts.bounds if facts else None, store.notes.get(entry.scene_id, {}))
+    for problem in (*actor_problems(actor), *oracle_problems(oracle, actor, space)):
         yield problem.code, problem.about, f"{problem.detail} ({entry.sample_key})"
     if store.deep:
         mesh = facts.mesh_sha256 if facts else None
@@ -389,6 +390,35 @@ def _mesh_violations(store: CheckedStore, facts: SceneGeometryFacts) -> Found:
     if found != [facts.vertices, facts.faces, facts.bounds]:
         message = f"size or bounds of scene {facts.scene_id} are not those of its mesh"
         yield Violation("wrong_scene_facts", "", message)
+
+
+# ------------------------------------------------------------------------------------------ notes
+
+
+def path_notes(store: CheckedStore) -> Iterator[str]:
+    """Where recorded paths pass through surfaces: what the import noted, and with `deep` what the meshes show."""
+    if not store.deep:
+        for scene_id, notes in store.notes.items():
+            if "paths" in notes:
+                yield f"scene {scene_id}: {notes['paths']}"
+        return
+    from rollbook.generate.raycast.scene_geometry import SceneGeometry
+    from rollbook.generate.sources.path_notes import crossing_note, crossings
+
+    geometry: SceneGeometry | None = None
+    for entry in store.store.index:
+        try:
+            row = store.store.row(entry.sample_index)
+            assert row.oracle is not None
+            mesh = row.oracle.mesh
+        except (RollbookError, ValueError):
+            continue  # check_rows or check_scenes reports it
+        if geometry is None or geometry.mesh.sha256 != mesh.sha256:
+            geometry = SceneGeometry(mesh)
+        path = np.concatenate([row.actor.poses, row.oracle.continuation])
+        note = crossing_note(entry.sample_key, crossings(geometry, path))
+        if note is not None:
+            yield note
 
 
 def _of_rows(code: str, rows: list[int], message: str, table: str = "") -> Violation:

@@ -42,9 +42,11 @@ def load_boxes(path: str | Path) -> list[ImportedBox]:
         raise InvalidBoxes(record=place.name, detail=str(error)) from error
 
 
-def class_table(files: Iterable[Sequence[ImportedBox]]) -> tuple[str, ...]:
-    """All class names, sorted; the position of a class is its semantic id."""
-    return tuple(sorted({box.class_name for boxes in files for box in boxes}))
+def class_table(
+    files: Iterable[Sequence[ImportedBox]], others: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """All class names of boxes and the others, sorted; the position of a class is its semantic id."""
+    return tuple(sorted({*(box.class_name for boxes in files for box in boxes), *others}))
 
 
 def placed_boxes(

@@ -12,6 +12,7 @@ import msgspec
 from rollbook.errors import ConfigurationError
 from rollbook.generate.geometry.camera import Camera
 from rollbook.generate.scenes.sensing import SensingConfig
+from rollbook.generate.sources.import_instances import Instances
 from rollbook.generate.sources.import_mesh import Up
 from rollbook.generate.sources.import_text import Refuse, read_text
 from rollbook.generate.sources.import_trajectory import TrajectoryFormat
@@ -84,10 +85,22 @@ class SceneImport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Merge vertices of the mesh that have equal coordinates."""
     boxes: str | None = None
     """JSON ground-truth boxes."""
+    instances: Instances | None = None
+    """Take targets from the mesh instead of `boxes`: `nodes` of a GLB file, `ids` of the faces or vertices of a PLY
+    file, or connected `components`. Recordings without detections then get simulated ones."""
+    least_object_m: Annotated[float, msgspec.Meta(gt=0)] = 0.05
+    """Instances whose longest side is shorter are no targets."""
+    most_object_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.7
+    """Instances whose longest side is a larger share of the mesh's longest side are no targets: floors and walls."""
+    outside_in: bool = False
+    """Cameras may be outside the box around the mesh if they see it, as in scans of objects and table tops."""
 
     def __post_init__(self) -> None:
         if not self.scale > 0:
             raise ConfigurationError(message=f"import.scale is {self.scale}, expected above 0")
+        if self.boxes is not None and self.instances is not None:
+            message = "import.boxes and import.instances both name the targets: give one of them"
+            raise ConfigurationError(message=message)
         if not self.recordings:
             message = f"import.recordings of {self.mesh} are none, expected at least one trajectory"
             raise ConfigurationError(message=message)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from rollbook.errors import (
     ConfigurationError,
@@ -20,6 +20,9 @@ from rollbook.generate.geometry.poses import are_rigid
 from rollbook.generate.sources.layout import CAMERA_FIELDS, Columns, Tree, tables_of
 
 Bounds = NDArray[np.float64]
+
+OUTSIDE = "outside"
+"""The note `cameras` of a scene whose recordings look at the mesh from outside the box around it."""
 
 
 class RowProblem(NamedTuple):
@@ -48,6 +51,13 @@ ROW_CODES = (
 )
 
 
+def camera_space(bounds: ArrayLike | None, notes: Mapping[str, str]) -> Bounds:
+    """[2, 3]: where a root may be: in the box around the mesh, or anywhere if the scene was recorded from outside."""
+    if bounds is None or notes.get("cameras") == OUTSIDE:
+        return np.array([[-np.inf] * 3, [np.inf] * 3])
+    return np.asarray(bounds, np.float64)
+
+
 def actor_problems(tables: Mapping[str, Columns]) -> Iterator[RowProblem]:
     """Problems of the actor's tables. Detections may hold any numbers: target selection must cope with them."""
     wrong = list(_shape_problems("actor", tables))
@@ -65,7 +75,7 @@ def actor_problems(tables: Mapping[str, Columns]) -> Iterator[RowProblem]:
 def oracle_problems(
     tables: Mapping[str, Columns], actor: Mapping[str, Columns], bounds: Bounds
 ) -> Iterator[RowProblem]:
-    """Problems of the oracle's tables. `bounds` are those of the scene's mesh."""
+    """Problems of the oracle's tables. `bounds` are those in which the root must be."""
     wrong = list(_shape_problems("oracle", tables))
     yield from wrong
     if wrong or list(_shape_problems("actor", actor)):

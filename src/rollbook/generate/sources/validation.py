@@ -20,6 +20,7 @@ from rollbook.generate.sources.checks import (
     check_rows,
     check_scenes,
     check_splits,
+    path_notes,
 )
 from rollbook.generate.sources.documents import (
     SourceManifest,
@@ -70,6 +71,8 @@ class SourceValidation:
     rows: int
     scenes: int
     violations: tuple[Violation, ...]
+    notes: tuple[str, ...] = ()
+    """Facts that may surprise and are no violations: paths that pass through surfaces."""
 
     @property
     def ok(self) -> bool:
@@ -94,7 +97,13 @@ def validate_source_store(
     found += checked.reported
     for check in _CHECKS:
         found += check(checked)
-    return SourceValidation(folder, len(checked.store.index), len(manifest.scenes), tuple(found))
+    return SourceValidation(
+        folder,
+        len(checked.store.index),
+        len(manifest.scenes),
+        tuple(found),
+        tuple(path_notes(checked)),
+    )
 
 
 def _lenient_manifest(folder: Path) -> tuple[SourceManifest, list[Violation]]:

@@ -51,7 +51,7 @@ from rollbook.generate.sources.layout import (
     shard_name,
 )
 from rollbook.generate.sources.reader import ActorView, oracle_tables
-from rollbook.generate.sources.row_checks import actor_problems, oracle_problems
+from rollbook.generate.sources.row_checks import actor_problems, camera_space, oracle_problems
 from rollbook.generate.sources.splits import SplitConfig, Splits, assign_splits
 from rollbook.store.manifest import json_bytes
 from rollbook.store.staging import StagedStore
@@ -157,7 +157,7 @@ class SourceStoreWriter:
         )
         for problem in (
             *actor_problems(seen),
-            *oracle_problems(truth, seen, np.array(scene.facts.bounds)),
+            *oracle_problems(truth, seen, camera_space(scene.facts.bounds, scene.notes)),
         ):
             raise problem.as_error(key)
         self._append(key, scene, snippet_id, seen, truth)
