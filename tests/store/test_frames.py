@@ -6,14 +6,24 @@ import csv
 import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from rollbook.contracts.reasons import (
+    decode_invalid_reason,
+    decode_position_id,
+    decode_strategy_id,
+    decode_target_invalid_reason,
+)
 from rollbook.errors import ConfigurationError, TargetExists
 from rollbook.store.audit.export import export_table
+from rollbook.store.coded_words import coded_words
 from rollbook.store.frames import (
     arrow_table,
     duckdb_columns,
@@ -61,6 +71,57 @@ def test_arrow_without_decoding_is_exactly_what_is_stored(reader: RolloutZarrSto
                 column = column.flatten()
             found = column.to_numpy(zero_copy_only=False).reshape(stored.shape)
             assert same(found, stored), f"{table}/{name}"
+
+
+NAMED: dict[str, dict[str, Callable[[int], str]]] = {
+    "candidates": {
+        "position_id": decode_position_id,
+        "strategy_id": decode_strategy_id,
+        "primary_invalid_reason": decode_invalid_reason,
+    },
+    "candidate_diagnostics": {"position_id": decode_position_id},
+    "targets": {"target_primary_invalid_reason": decode_target_invalid_reason},
+}
+
+
+def test_families_and_reasons_are_words_in_every_frame(reader: RolloutZarrStoreReader) -> None:
+    for table, columns in NAMED.items():
+        names = tuple(columns)
+        arrow = reader.to_arrow(table, names)
+        pandas, polars = reader.to_pandas(table, names), reader.to_polars(table, names)
+        duckdb = duckdb_relation(reader, table, names).to_arrow_table()
+        for name, decode in columns.items():
+            codes = reader.array(f"{table}/{name}").tolist()
+            expected = [decode(code) if code >= 0 else None for code in codes]
+            assert str(arrow[name].type).startswith("dictionary<values=string")
+            assert pandas[name].dtype.name == "category"
+            found = (arrow[name].to_pylist(), polars[name].to_list(), duckdb[name].to_pylist())
+            assert found == (expected, expected, expected)
+            assert (
+                pandas[name].astype(object).where(pandas[name].notna(), None).tolist() == expected
+            )
+            assert reader.decoded(table, name) == expected
+            assert reader.to_pandas(table, names, decode=False)[name].tolist() == codes
+            assert reader.to_polars(table, names, decode=False)[name].to_list() == codes
+            assert reader.to_arrow(table, names, decode=False)[name].to_pylist() == codes
+
+
+def test_the_dense_view_keeps_codes_as_numbers(reader: RolloutZarrStoreReader) -> None:
+    positions = reader.to_arrow("q_h", ("position_id",))["position_id"].chunk(0)
+    assert same(positions.flatten().to_numpy(), reader.array("q_h/position_id").reshape(-1))
+
+
+@given(st.lists(st.integers(-2, 40) | st.just(2**31 - 1)))
+def test_a_code_of_a_later_release_is_named_by_its_number(codes: list[int]) -> None:
+    column = TABLES["candidates"].columns["position_id"]
+    found = coded_words(column, np.array(codes, np.int32), lambda name: ())
+    assert found is not None
+    assert found.tolist() == [decode_position_id(code) if code >= 0 else None for code in codes]
+
+
+def test_a_column_without_words_cannot_be_decoded(reader: RolloutZarrStoreReader) -> None:
+    with pytest.raises(ConfigurationError, match="candidates/target_rri holds no coded words"):
+        reader.decoded("candidates", "target_rri")
 
 
 def test_arrow_numbers_lie_where_the_store_is_mapped(reader: RolloutZarrStoreReader) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.errors import ConflictingRevision, StorageError
+from rollbook.store.collection import RolloutCollection
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.records import RolloutZarrRecord
 from rollbook.store.repack import repack_store
@@ -43,6 +44,23 @@ def test_every_chain_names_its_revision(tmp_path: Path) -> None:
         named = reader.decoded("lineage", "model_checkpoint_id")
         assert set(named) == {"d1", "d2", None}
         reader.validate()
+
+
+def test_a_collection_counts_the_revisions_of_all_its_stores(tmp_path: Path) -> None:
+    given = {"one": (revision(1), None), "two": (revision(2), revision(1, revision_number=1))}
+    for name, each in given.items():
+        named = [
+            replace(record, rollout_id_prefix=f"{name}-{at}")
+            for at, record in enumerate(records(*each))
+        ]
+        write_rollout_zarr_store(tmp_path / name, named, selected_depth_enabled=False)
+    many = RolloutCollection([tmp_path / name for name in given])
+    assert set(many.policy_revisions) == {"d1", "d2"}
+    indices = many.array("lineage/policy_revision_index").tolist()
+    for row, index in enumerate(indices):
+        stated = many.stated_policy_revisions[index] if index >= 0 else None
+        assert stated == many.lineage(row).policy_revision
+    assert -1 in indices
 
 
 def test_a_store_without_revisions_says_nothing_of_them(tmp_path: Path) -> None:

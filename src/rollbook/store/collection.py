@@ -11,20 +11,32 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.contracts.lineage import RolloutLineage
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.row_numbers import Rows, row_number, row_numbers
 from rollbook.digest import text_hash
 from rollbook.errors import ConfigurationError, IncompatibleStores, StorageError
+from rollbook.store import frames
 from rollbook.store.batches import epoch_order
+from rollbook.store.checks.validate import CollectionValidationResult
+from rollbook.store.q_h import discount_of
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.remote import open_store
 from rollbook.store.row_parts import RowParts, put_rows
 from rollbook.store.schema import DICTIONARIES, ROW_COUNTS, TABLES, Column
+from rollbook.store.sql import Parameters, query_tables
 from rollbook.store.state_rows import QHRows
+from rollbook.store.stored_tables import decoded_column
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
 
 Array = NDArray[Any]
 StoreLike = str | os.PathLike[str] | RolloutZarrStoreReader
@@ -68,6 +80,7 @@ class RolloutCollection:
         _check_compatible(self.stores)
         self._merged: dict[str, _Dictionary] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
+        self._arrays: dict[str, Array] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (list(self.stores),)
@@ -80,6 +93,10 @@ class RolloutCollection:
             f"RolloutCollection({len(self.stores)} stores: {self.num_rollouts} rollouts, "
             f"{self.num_steps} steps, {self.num_candidates} candidates)"
         )
+
+    @property
+    def title(self) -> str:
+        return f"{len(self.stores)} stores"
 
     # ------------------------------------------------------------------------------------- counts
 
@@ -123,6 +140,11 @@ class RolloutCollection:
         """The columns that a table has in any store."""
         names = {name for store in self._holders(table) for name in store.column_names(table)}
         return tuple(name for name in TABLES[table].columns if name in names)
+
+    def has(self, path: str) -> bool:
+        """Whether any store has a column."""
+        table = path.partition("/")[0]
+        return table in TABLES and any(store.has(path) for store in self._holders(table))
 
     def _holders(self, table: str) -> list[RolloutZarrStoreReader]:
         """The stores that have rows of a table; the first store if none has."""
@@ -191,6 +213,64 @@ class RolloutCollection:
         chosen = self.column_names(name) if columns is None else columns
         return {column: self._column(name, column, parts, global_ids) for column in chosen}
 
+    def array(self, path: str) -> Array:
+        """A whole column (`candidates/target_rri`) over all stores, read-only, with global ids and codes.
+
+        It is a copy, which is kept for the next call. `table` copies single rows, and `batches` reads without a copy.
+        """
+        if path not in self._arrays:
+            table, _, name = path.partition("/")
+            if table not in TABLES:
+                raise StorageError(path=path, detail="there is no such column in the schema")
+            values = self.table(table, (name,), global_ids=True)[name]
+            values.flags.writeable = False
+            self._arrays[path] = values
+        return self._arrays[path]
+
+    def verify_columns(self, table: str, columns: Sequence[str]) -> None:
+        """Compare every byte of these columns, and of the words of their codes, with the manifests."""
+        for store in self._holders(table):
+            store.verify_columns(table, columns)
+
+    def rollout(self, row: int) -> dict[str, Any]:
+        """One chain with global ids: its row, and its steps and candidates as columns. Nothing else is read."""
+        index, local = self.locate("rollouts", row)
+        found = self.stores[index].rollout(local)
+        steps, candidates = found.pop("steps"), found.pop("candidates")
+        return {
+            **self._global_columns(index, "rollouts", found),
+            "steps": self._global_columns(index, "steps", steps),
+            "candidates": self._global_columns(index, "candidates", candidates),
+        }
+
+    def steps(self, rows: slice) -> dict[str, Array]:
+        """Steps with global ids."""
+        return self.table("steps", rows=rows, global_ids=True)
+
+    def candidates(self, step_row_id: int) -> dict[str, Array]:
+        """The shell of one step, with global ids."""
+        index, local = self.locate("steps", step_row_id)
+        return self._global_columns(index, "candidates", self.stores[index].candidates(local))
+
+    def selected_depth(self, step_row_id: int) -> dict[str, Array] | None:
+        """Depth image, mask and camera of one step, with global ids; None if its store has none."""
+        index, local = self.locate("steps", step_row_id)
+        found = self.stores[index].selected_depth(local)
+        return None if found is None else self._global_columns(index, "selected_depth", found)
+
+    def lineage(self, row: int) -> RolloutLineage:
+        """What a rollout was made from, exactly as its record stated it."""
+        index, local = self.locate("rollouts", row)
+        return self.stores[index].lineage(local)
+
+    def _global_columns(
+        self, index: int, table: str, columns: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        return {
+            name: self.global_values(index, TABLES[table].columns[name], values)
+            for name, values in columns.items()
+        }
+
     def _parts(self, table: str, rows: slice | Array | None) -> RowParts:
         total = self.num_rows(table)
         if rows is None or isinstance(rows, slice):
@@ -229,11 +309,18 @@ class RolloutCollection:
                 path=f"{table}/{name}", detail="there is no such column in the schema"
             )
         path = f"{table}/{name}"
-        taken = [(index, self.stores[index].array(path)[rows]) for index, rows, _ in parts.each]
-        out = np.empty((parts.rows, *self.row_shape(table, name)), column.numpy)
-        for (index, values), (_, _, places) in zip(taken, parts.each, strict=True):
-            if global_ids:
-                values = self.global_values(index, column, values)
+        taken = [self.stores[index].array(path)[rows] for index, rows, _ in parts.each]
+        if global_ids:
+            taken = [
+                self.global_values(index, column, values)
+                for (index, _, _), values in zip(parts.each, taken, strict=True)
+            ]
+        return self._joined(table, column, parts, taken)
+
+    def _joined(self, table: str, column: Column, parts: RowParts, taken: Sequence[Array]) -> Array:
+        """One array from the values of every part, padded to the widest."""
+        out = np.empty((parts.rows, *self.row_shape(table, column.name)), column.numpy)
+        for (_, _, places), values in zip(parts.each, taken, strict=True):
             put_rows(out, places, values, column)
         return out
 
@@ -242,16 +329,37 @@ class RolloutCollection:
         if column.words is not None:
             recoded: Array = self._dictionary(column.words).codes[index][values]
             return recoded
-        if column.name not in ROW_IDS:
+        if column.name == "policy_revision_index":
+            offset = sum(len(store.stated_policy_revisions) for store in self.stores[:index])
+        elif column.name in ROW_IDS:
+            offset = int(self.offsets(ROW_IDS[column.name])[index])
+        else:
             return values
-        offset = self.offsets(ROW_IDS[column.name])[index]
-        return np.where(values < 0, values, values + offset)
+        return np.where(values < 0, values, values + values.dtype.type(offset))
 
     # -------------------------------------------------------------------------------------- words
 
     def words(self, dictionary: str) -> tuple[str, ...]:
         """The words of all stores, in order of first use. The codes of `table(..., global_ids=True)` point to them."""
         return self._dictionary(dictionary).words
+
+    @property
+    def dictionaries(self) -> Mapping[str, tuple[str, ...]]:
+        return {name: self.words(name) for name in DICTIONARIES}
+
+    @property
+    def policy_revisions(self) -> Mapping[str, PolicyRevision]:
+        """The learned policies of all stores that were described, by digest."""
+        return {
+            digest: revision
+            for store in reversed(self.stores)  # the first description of a policy is kept
+            for digest, revision in store.policy_revisions.items()
+        }
+
+    @property
+    def stated_policy_revisions(self) -> Sequence[PolicyRevision]:
+        """The learned policies as records describe them. A global `lineage/policy_revision_index` counts them."""
+        return [each for store in self.stores for each in store.stated_policy_revisions]
 
     def _dictionary(self, name: str) -> _Dictionary:
         if name not in DICTIONARIES:
@@ -264,18 +372,33 @@ class RolloutCollection:
         self, table: str, column: str, rows: slice | Array | None = None
     ) -> list[str | None]:
         """A coded column as words; None where a row has no word."""
-        dictionary = TABLES[table].columns[column].words
-        if dictionary is None:
-            raise ConfigurationError(message=f"{table}/{column} holds no coded words")
-        words = [*self.words(dictionary), None]
-        codes = self.table(table, (column,), rows, global_ids=True)[column]
-        return [words[code] for code in codes.tolist()]
+        values = self.table(table, (column,), rows, global_ids=True)[column]
+        return decoded_column(table, column, values, self.words)
 
     # ----------------------------------------------------------------------------------- training
 
-    def q_h_view(self, *, global_ids: bool = False) -> dict[str, Array]:
+    def q_h_view(
+        self, *, discount_gamma: float | None = None, global_ids: bool = False
+    ) -> dict[str, Array]:
         """The dense view of all stores, padded to the widest. This copies everything; `batches` does not."""
-        return self.table("q_h", global_ids=global_ids)
+        view = self.table("q_h", global_ids=global_ids)
+        if discount_gamma is not None:
+            view["td_discount"] = discount_of(view["td_terminal_mask"], discount_gamma)
+        return view
+
+    def returns_view(self, *, discount_gamma: float | None = None) -> dict[str, Array]:
+        """Multi-step returns of all stores as stored, or with another discount; padded to the longest horizon."""
+        if discount_gamma is None:
+            return self.table("returns")
+        parts = self._neighbours("returns", 0, self.num_steps)
+        views = [
+            self.stores[index].returns_view(discount_gamma=discount_gamma)
+            for index, _, _ in parts.each
+        ]
+        return {
+            name: self._joined("returns", column, parts, [view[name] for view in views])
+            for name, column in TABLES["returns"].columns.items()
+        }
 
     def batches(
         self,
@@ -307,6 +430,34 @@ class RolloutCollection:
             for number in range(first, per_epoch):
                 yield states.take_existing(order[number * size : (number + 1) * size])
             epoch, first = epoch + 1, 0
+
+    # -------------------------------------------------------------------- data frames and validation
+
+    def to_arrow(
+        self, table: str, columns: Sequence[str] | None = None, *, decode: bool = True
+    ) -> pyarrow.Table:
+        """A table of all stores as Arrow, with global ids. With `decode`, codes become words."""
+        return frames.arrow_table(self, table, columns, decode)
+
+    def to_pandas(
+        self, table: str, columns: Sequence[str] | None = None, *, decode: bool = True
+    ) -> pandas.DataFrame:
+        return frames.pandas_frame(self, table, columns, decode)
+
+    def to_polars(
+        self, table: str, columns: Sequence[str] | None = None, *, decode: bool = True
+    ) -> polars.DataFrame:
+        return frames.polars_frame(self, table, columns, decode)
+
+    def sql(
+        self, query: str, parameters: Parameters | None = None, *, decode: bool = True
+    ) -> pyarrow.Table:
+        """The rows of a SELECT over the tables of all stores, with global ids. See `sql.py`."""
+        return query_tables(self, query, parameters, decode=decode)
+
+    def validate(self, *, deep: bool = False) -> CollectionValidationResult:
+        """Validate every store. That they belong together was checked when the collection was made."""
+        return CollectionValidationResult(tuple(store.validate(deep=deep) for store in self.stores))
 
 
 class _Dictionary:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 
-from rollbook.contracts.reasons import (
-    INVALID_REASON_CODES,
-    INVALID_REASON_VERSION,
-    POSITION_NAMES,
-    STRATEGY_NAMES,
-    TARGET_INVALID_REASON_CODES,
-    TARGET_REASON_VERSION,
-)
+from rollbook.contracts.reasons import INVALID_REASON_VERSION, TARGET_REASON_VERSION
 from rollbook.store.manifest import ROLLOUT_MANIFEST_FILENAME, ROLLOUT_MANIFEST_VERSION
 from rollbook.store.schema import (
     DICTIONARIES,
+    FIXED_WORDS,
     ROLLOUT_ZARR_SCHEMA_ID,
     ROLLOUT_ZARR_SCHEMA_VERSION,
     TABLES,
@@ -62,6 +57,26 @@ refuse.
 Coded columns hold the index of a word; -1 means no word. The words are in the attributes of the group `dictionaries`,
 in order of first use: {", ".join(f"`{name}`" for name in DICTIONARIES)}.
 
+Families, reasons and roles are coded by names that are the same in every store: see Codes. `to_arrow`, `to_pandas`,
+`to_polars`, `sql` and `export` return words for both kinds of codes (dictionary arrays in Arrow, categories in pandas
+and polars, text in DuckDB and in files), and numbers with `decode=False` (`--codes`). A code that a later release added
+is named by its number, such as `reason_31`. Vectors of codes, which only `q_h` has, stay numbers.
+
+## Reading
+
+`reader.batches(256, columns=("td_reward", "mc_return"))` takes columns of `q_h` and of `returns` by name; without
+`columns` a batch has all of `q_h`. `QHBatches` and `QHStates` in `rollbook.train` do the same with tensors.
+
+`reader.sql("select position_id, avg(target_root_gain) from candidates group by 1")` returns the rows of one SELECT as an
+Arrow table (extra `frames`). The tables have the names below; images are left out. Values go in as parameters:
+`reader.sql("select … where step_index = ?", [2])`. DuckDB runs the query with access to nothing but these tables: no
+files, no network, no settings. Whatever is wrong with a query is a `ConfigurationError`.
+
+`RolloutCollection([…])` reads several stores as one: rows, batches, returns, data frames, SQL, exports, audits and
+validation work as on one store, with row ids and codes of the collection. `array`, frames and audits copy the columns
+that they need into memory; `batches` does not. What belongs to one folder (`root`, `local`, manifests) is reached
+through `collection.stores`.
+
 ## Policy revisions
 
 If the lineage of a chain names a `PolicyRevision`, the attributes of the group `metadata` have `policy_revisions`: each
@@ -105,6 +120,8 @@ def _column_line(column: Column) -> str:
     notes = [column.doc]
     if column.words is not None:
         notes.append(f"words: `{column.words}`")
+    if column.fixed_words is not None:
+        notes.append(f"names: `{column.fixed_words}`")
     if column.packed is not None:
         notes.append(f"a column of the array `{column.packed}`")
     if column.optional:
@@ -121,19 +138,18 @@ def _fill(column: Column) -> str:
 
 
 def _codes_part() -> str:
-    def listed(codes: dict[str, int]) -> str:
-        return ", ".join(f"{bit} {name}" for name, bit in codes.items())
+    def listed(names: Iterable[str]) -> str:
+        return ", ".join(f"{code} {name}" for code, name in enumerate(names))
 
-    return "\n".join(
-        [
-            "## Codes\n",
-            f"Candidate reason bits (`{INVALID_REASON_VERSION}`): {listed(dict(INVALID_REASON_CODES))}.\n",
-            f"Target reason bits (`{TARGET_REASON_VERSION}`): {listed(dict(TARGET_INVALID_REASON_CODES))}.\n",
-            f"`strategy_id`: {listed({name: i for i, name in enumerate(STRATEGY_NAMES)})}.\n",
-            f"`position_id`: {listed({name: i for i, name in enumerate(POSITION_NAMES)})}.",
-            "",
-        ]
-    )
+    titles = {
+        "reason": f"Candidate reason bits, `reason` (`{INVALID_REASON_VERSION}`)",
+        "target_reason": f"Target reason bits, `target_reason` (`{TARGET_REASON_VERSION}`)",
+    }
+    lines = [
+        f"{titles.get(kind, f'`{kind}`')}: {listed(names)}.\n"
+        for kind, names in FIXED_WORDS.items()
+    ]
+    return "\n".join(["## Codes\n", *lines])
 
 
 if __name__ == "__main__":

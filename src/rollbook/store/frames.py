@@ -1,8 +1,9 @@
 """Tables of a store as data frames: Arrow, pandas, polars, DuckDB.
 
 Numbers are passed without a copy; vectors become lists of fixed size. A frame keeps the mapping alive as long as it
-needs it. With `decode`, a code becomes a dictionary entry, and unknown values (a code without a word, NaN) become
-null, so that averages skip them. Without `decode`, every column is exactly as stored.
+needs it. With `decode`, a code becomes a word (a dictionary entry, a category), and unknown values (a code without a
+word, NaN) become null, so that averages skip them. Without `decode`, every column is exactly as stored. A store and a
+collection of stores are read alike.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.errors import ConfigurationError
+from rollbook.store.coded_words import CodedWords, coded_words
 from rollbook.store.schema import TABLES
-from rollbook.store.stored_tables import StoredTables
+from rollbook.store.store_view import StoreView
 
 if TYPE_CHECKING:
     import duckdb
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as missing:
@@ -36,9 +38,7 @@ def _library(name: str) -> Any:
         ) from missing
 
 
-def table_columns(
-    store: StoredTables, table: str, columns: Sequence[str] | None
-) -> dict[str, Array]:
+def table_columns(store: StoreView, table: str, columns: Sequence[str] | None) -> dict[str, Array]:
     """The mapped columns. Names that the schema or the store does not have are refused."""
     if table not in TABLES:
         raise ConfigurationError(message=f"there is no table {table!r}; known: {', '.join(TABLES)}")
@@ -52,38 +52,42 @@ def table_columns(
         raise ConfigurationError(
             message=f"this store was written without {table}: there is nothing in it"
         )
-    return store.table(table, there if columns is None else tuple(columns))
+    return {
+        name: store.array(f"{table}/{name}") for name in (there if columns is None else columns)
+    }
 
 
-def _words(store: StoredTables, table: str, column: str, decode: bool) -> list[str] | None:
-    dictionary = TABLES[table].columns[column].words
-    return list(store.words(dictionary)) if decode and dictionary is not None else None
+def column_words(store: StoreView, table: str, column: str, values: Array) -> CodedWords | None:
+    """A column of codes in words; None for other columns."""
+    return coded_words(TABLES[table].columns[column], values, store.words)
 
 
 # ---------------------------------------------------------------------------------------- Arrow
 
 
 def arrow_table(
-    store: StoredTables,
+    store: StoreView,
     table: str,
     columns: Sequence[str] | None = None,
     decode: bool = True,
 ) -> pyarrow.Table:
     """A table as Arrow. With `decode`, codes become dictionary arrays of their words, and NaN is null."""
-    arrow = _library("pyarrow")
+    arrow = library("pyarrow")
     chosen = table_columns(store, table, columns)
     return arrow.table(
         {
-            name: _arrow_array(arrow, values, _words(store, table, name, decode), decode)
+            name: _arrow_array(
+                arrow, values, column_words(store, table, name, values) if decode else None, decode
+            )
             for name, values in chosen.items()
         }
     )
 
 
-def _arrow_array(arrow: Any, values: Array, words: list[str] | None, decode: bool) -> Any:
-    if words is not None:
-        codes = _nullable(arrow, values, (values < 0) | (values >= len(words)))
-        return arrow.DictionaryArray.from_arrays(codes, words)
+def _arrow_array(arrow: Any, values: Array, coded: CodedWords | None, decode: bool) -> Any:
+    if coded is not None:
+        codes = _nullable(arrow, coded.codes, coded.codes < 0)
+        return arrow.DictionaryArray.from_arrays(codes, list(coded.words))
     if decode and values.ndim == 1 and values.dtype.kind == "f":
         return _nullable(arrow, values, np.isnan(values))
     if values.ndim == 2 and values.dtype == np.uint8:
@@ -115,25 +119,27 @@ def _nullable(arrow: Any, values: Array, unknown: Array) -> Any:
 
 
 def pandas_frame(
-    store: StoredTables,
+    store: StoreView,
     table: str,
     columns: Sequence[str] | None = None,
     decode: bool = True,
 ) -> pandas.DataFrame:
     """A table as pandas. Codes become categories; a vector becomes one array per row."""
-    pandas = _library("pandas")
+    pandas = library("pandas")
     chosen = table_columns(store, table, columns)
     series = {
-        name: _pandas_column(pandas, values, _words(store, table, name, decode))
+        name: _pandas_column(
+            pandas, values, column_words(store, table, name, values) if decode else None
+        )
         for name, values in chosen.items()
     }
     return pandas.DataFrame(series, copy=False)
 
 
-def _pandas_column(pandas: Any, values: Array, words: list[str] | None) -> Any:
-    if words is not None:
-        codes = np.where((values < 0) | (values >= len(words)), -1, values)
-        return pandas.Categorical.from_codes(codes, categories=words)
+def _pandas_column(pandas: Any, values: Array, coded: CodedWords | None) -> Any:
+    if coded is not None:
+        codes = np.where(coded.codes < 0, -1, coded.codes)
+        return pandas.Categorical.from_codes(codes, categories=list(coded.words))
     if values.ndim == 1:
         return values
     rows = np.empty(len(values), object)
@@ -142,14 +148,14 @@ def _pandas_column(pandas: Any, values: Array, words: list[str] | None) -> Any:
 
 
 def polars_frame(
-    store: StoredTables,
+    store: StoreView,
     table: str,
     columns: Sequence[str] | None = None,
     decode: bool = True,
 ) -> polars.DataFrame:
     """A table as polars. Codes become categories; a vector becomes a fixed-size array."""
-    library = _library("polars")
-    frame: polars.DataFrame = library.from_arrow(arrow_table(store, table, columns, decode))
+    module = library("polars")
+    frame: polars.DataFrame = module.from_arrow(arrow_table(store, table, columns, decode))
     return frame
 
 
@@ -157,7 +163,7 @@ def polars_frame(
 
 
 def duckdb_relation(
-    store: StoredTables,
+    store: StoreView,
     table: str,
     columns: Sequence[str] | None = None,
     decode: bool = True,
@@ -165,12 +171,12 @@ def duckdb_relation(
     connection: duckdb.DuckDBPyConnection | None = None,
 ) -> duckdb.DuckDBPyRelation:
     """A table that DuckDB can query without a copy: `duckdb_relation(store, "candidates").filter("q_train_mask")`."""
-    duckdb = _library("duckdb")
-    source = arrow_table(store, table, tuple(_flat(store, table, columns)), decode)
+    duckdb = library("duckdb")
+    source = arrow_table(store, table, tuple(flat_columns(store, table, columns)), decode)
     return (connection or duckdb.connect()).from_arrow(source)
 
 
-def _flat(store: StoredTables, table: str, columns: Sequence[str] | None) -> dict[str, Array]:
+def flat_columns(store: StoreView, table: str, columns: Sequence[str] | None) -> dict[str, Array]:
     """The columns that DuckDB can query: numbers and vectors, but no images."""
     chosen = table_columns(store, table, columns)
     flat = {name: values for name, values in chosen.items() if values.ndim <= 2}
@@ -183,14 +189,14 @@ def _flat(store: StoredTables, table: str, columns: Sequence[str] | None) -> dic
 
 
 def duckdb_columns(
-    store: StoredTables, table: str, columns: Sequence[str] | None = None
+    store: StoreView, table: str, columns: Sequence[str] | None = None
 ) -> dict[str, Array]:
     """Mapped numpy columns to register with DuckDB under a name: without Arrow, without a copy, with codes as stored.
 
     DuckDB takes flat columns only, so a vector becomes one column per entry: `pose_world_cam_9` is x.
     """
     split: dict[str, Array] = {}
-    for name, values in _flat(store, table, columns).items():
+    for name, values in flat_columns(store, table, columns).items():
         if values.ndim == 1:
             split[name] = values
         else:

@@ -139,7 +139,11 @@ def q_h_of(store: StoredTables, discount_gamma: float) -> dict[str, Array]:
 
 def q_h_for_gamma(store: StoredTables, discount_gamma: float) -> dict[str, Array]:
     """The stored view with another discount. Only `td_discount` depends on gamma."""
-    gamma = checked_gamma(discount_gamma)
     view = store.table("q_h")
-    discount = np.where(view["td_terminal_mask"], np.float32(0), np.float32(gamma))
-    return {**view, "td_discount": discount.astype(np.float32)}
+    return {**view, "td_discount": discount_of(view["td_terminal_mask"], discount_gamma)}
+
+
+def discount_of(terminal: Array, discount_gamma: float) -> Array:
+    """`td_discount` of states: gamma, and 0 at the end of a chain."""
+    gamma = np.float32(checked_gamma(discount_gamma))
+    return np.where(terminal, np.float32(0), gamma).astype(np.float32)

@@ -20,6 +20,7 @@ from rollbook.store.lineage_rows import LineageRows
 from rollbook.store.q_h import q_h_for_gamma
 from rollbook.store.rasters import depth_of_step
 from rollbook.store.returns import returns_of
+from rollbook.store.sql import Parameters, query_tables
 from rollbook.store.stored_tables import Array, StoredTables
 
 if TYPE_CHECKING:
@@ -99,15 +100,30 @@ class RolloutZarrStoreReader(StoredTables):
 
     # -------------------------------------------------------------------- data frames and validation
 
-    def to_arrow(self, table: str, columns: Sequence[str] | None = None) -> pyarrow.Table:
-        """A table as Arrow over the mapped columns. Codes become words."""
-        return frames.arrow_table(self, table, columns)
+    def to_arrow(
+        self, table: str, columns: Sequence[str] | None = None, *, decode: bool = True
+    ) -> pyarrow.Table:
+        """A table as Arrow over the mapped columns. With `decode`, codes become words; without it, all is as stored."""
+        return frames.arrow_table(self, table, columns, decode)
 
-    def to_pandas(self, table: str, columns: Sequence[str] | None = None) -> pandas.DataFrame:
-        return frames.pandas_frame(self, table, columns)
+    def to_pandas(
+        self, table: str, columns: Sequence[str] | None = None, *, decode: bool = True
+    ) -> pandas.DataFrame:
+        return frames.pandas_frame(self, table, columns, decode)
 
-    def to_polars(self, table: str, columns: Sequence[str] | None = None) -> polars.DataFrame:
-        return frames.polars_frame(self, table, columns)
+    def to_polars(
+        self, table: str, columns: Sequence[str] | None = None, *, decode: bool = True
+    ) -> polars.DataFrame:
+        return frames.polars_frame(self, table, columns, decode)
+
+    def sql(
+        self, query: str, parameters: Parameters | None = None, *, decode: bool = True
+    ) -> pyarrow.Table:
+        """The rows of a SELECT over the tables of the store: `reader.sql("select count(*) from candidates")`.
+
+        `parameters` are the values of `?` or `$name` in the query. See `sql.py`.
+        """
+        return query_tables(self, query, parameters, decode=decode)
 
     def validate(self, *, deep: bool = False) -> RolloutZarrValidationResult:
         return validate_rollout_zarr_store(self.local(""), deep=deep)

@@ -13,6 +13,13 @@ from typing import Literal
 
 import numpy as np
 
+from rollbook.contracts.reasons import (
+    INVALID_REASON_CODES,
+    POSITION_NAMES,
+    STRATEGY_NAMES,
+    TARGET_INVALID_REASON_CODES,
+)
+
 ROLLOUT_ZARR_SCHEMA_ID = "rollbook.rollout_store"
 ROLLOUT_ZARR_SCHEMA_VERSION = "1.0-target-rollout-core"
 DEFAULT_RETURN_SEMANTICS = "cumulative_target_root_gain"
@@ -41,6 +48,8 @@ class Column:
     """The column exists only in stores whose records have it."""
     packed: str | None = None
     """The array that holds the column, where several small columns share one array to save files."""
+    fixed_words: str | None = None
+    """The entry of FIXED_WORDS that names the codes, where every store has the same names."""
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
@@ -85,6 +94,10 @@ def _id(name: str, doc: str, fill: int = -1) -> Column:
 
 def _code(name: str, words: str, doc: str) -> Column:
     return Column(name, "<i4", -1, doc, words=words)
+
+
+def _named(name: str, fixed_words: str, doc: str, fill: int = -1, dtype: str = "<i4") -> Column:
+    return Column(name, dtype, fill, doc, fixed_words=fixed_words)
 
 
 def _i32(name: str, doc: str, fill: int = -1) -> Column:
@@ -138,6 +151,15 @@ DICTIONARIES = (
     "termination_reason",
 )
 """Dictionaries of coded strings. The group `dictionaries` has their words as attributes, in order of first use."""
+
+FIXED_WORDS: Mapping[str, tuple[str, ...]] = {
+    "strategy": STRATEGY_NAMES,
+    "position": POSITION_NAMES,
+    "reason": tuple(INVALID_REASON_CODES),
+    "target_reason": tuple(TARGET_INVALID_REASON_CODES),
+    "role": ("current", "candidate"),
+}
+"""Names of the codes 0, 1, … that are the same in every store. A code beyond them is of a later release."""
 
 SOURCES = _table(
     "sources",
@@ -291,7 +313,7 @@ TARGETS = _table(
             "target_invalid_reason_bitset", "<u4", 1, "target reason bits; bit 0 alone is valid"
         ),
         _mask("target_valid_mask", "true if the bitset is bit 0 alone", True),
-        Column("target_primary_invalid_reason", "<u2", 0, "primary reason"),
+        _named("target_primary_invalid_reason", "target_reason", "primary reason", 0, "<u2"),
         _code("target_reason_code_version_id", "config", "version of the target reason codes"),
         _id("matched_gt_target_row_id", "row of the ground-truth box that gives the labels"),
         _code("matched_gt_target_id", "target", "name of that box"),
@@ -356,13 +378,13 @@ CANDIDATES = _table(
         _mask("oracle_label_mask", "true if it has a label"),
         _mask("q_train_mask", "true if its label may be used for training"),
         _mask("selected_mask", "true if it was selected"),
-        _i32("strategy_id", "orientation family"),
-        _i32("position_id", "position family"),
+        _named("strategy_id", "strategy", "orientation family"),
+        _named("position_id", "position", "position family"),
         _i32("mixture_id", "mixture component that proposed it"),
         _f32("sampler_probability", "density of its proposal"),
         _code("score_source_id", "score_source", "score that the policy used"),
         Column("invalid_reason_bitset", "<u4", 0, "reason bits; bit 0 is valid"),
-        Column("primary_invalid_reason", "<u2", 0, "primary reason"),
+        _named("primary_invalid_reason", "reason", "primary reason", 0, "<u2"),
         _f32("scene_rri", "relative improvement of the scene, state-relative"),
         _f32("target_rri", "relative improvement of the target, state-relative"),
         _f32("scene_root_gain", "improvement relative to the error at the root"),
@@ -394,7 +416,7 @@ DIAGNOSTICS = _table(
     "Aligned with candidates, for audits only.",
     [
         _id("candidate_row_id", "row of the candidate"),
-        _i32("position_id", "position family"),
+        _named("position_id", "position", "position family"),
         _f32("mesh_distance_m", "distance to the mesh"),
         _f32("path_min_clearance_m", "smallest clearance on the path"),
         _f32("free_space_margin_m", "margin inside the free space"),
@@ -434,7 +456,7 @@ TARGET_EVAL_CROPS = _table(
         _id("crop_row_id", "this row"),
         _id("step_row_id", "the step"),
         _id("candidate_row_id", "row of the candidate, -1 for the state before the step"),
-        _i32("source_role_id", "0 current, 1 candidate", 0),
+        _named("source_role_id", "role", "0 current, 1 candidate", 0),
         _code("crop_policy_id", "config", "crop policy"),
         _f32("voxel_size_m", "voxel size of the fusion"),
         _i32("max_points", "maximum number of points", 0),

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.row_numbers import Rows, row_number, row_numbers
-from rollbook.errors import Refusal, StorageError, UnsupportedVersion
+from rollbook.errors import ConfigurationError, Refusal, StorageError, UnsupportedVersion
+from rollbook.store.coded_words import coded_words
 from rollbook.store.manifest import StoreManifest, read_manifest
 from rollbook.store.mapped import MappedArray, is_raw
 from rollbook.store.schema import (
@@ -65,6 +66,15 @@ class StoredTables:
         return partial(type(self), fetch=self.fetch), (str(self.store_dir),)
 
     # ----------------------------------------------------------------------------------- metadata
+
+    @property
+    def stores(self) -> tuple[StoredTables, ...]:
+        """This store alone. A collection has several."""
+        return (self,)
+
+    @property
+    def title(self) -> str:
+        return self.store_dir.name
 
     @property
     def num_sources(self) -> int:
@@ -218,11 +228,8 @@ class StoredTables:
         self, table: str, column: str, rows: slice | Array | None = None
     ) -> list[str | None]:
         """A coded column as words; None where a row has no word."""
-        dictionary = TABLES[table].columns[column].words
-        assert dictionary is not None, f"{table}/{column} is not coded"
-        words = [*self.words(dictionary), None]
-        codes = self.array(f"{table}/{column}")[self._chosen_rows(table, rows)]
-        return [words[code] for code in codes.tolist()]
+        values = self.array(f"{table}/{column}")[self._chosen_rows(table, rows)]
+        return decoded_column(table, column, values, self.words)
 
     # ------------------------------------------------------------------------------ rows by range
 
@@ -256,6 +263,15 @@ class StoredTables:
             return slice(0, 0)
         last = int(self.array("steps/num_candidates")[steps][-1])
         return slice(int(offsets[0]), int(offsets[-1]) + last)
+
+
+def decoded_column(
+    table: str, column: str, values: Array, words: Callable[[str], Sequence[str]]
+) -> list[str | None]:
+    found = coded_words(TABLES[table].columns[column], values, words)
+    if found is None:
+        raise ConfigurationError(message=f"{table}/{column} holds no coded words")
+    return found.tolist()
 
 
 def _identity(store_dir: Path) -> tuple[int, int] | None:

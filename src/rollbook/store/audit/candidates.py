@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -33,15 +34,17 @@ from rollbook.store.audit.rows import (
 )
 from rollbook.store.records import CandidateSamplingResult
 from rollbook.store.schema import TABLES
-from rollbook.store.stored_tables import StoredTables
+from rollbook.store.store_view import StoreView
 
-Reads = Callable[[StoredTables, Rows], Values]
+Reads = Callable[[StoreView, Rows], Values]
 """A function that reads one audit column for these candidate rows."""
 
 
-def mixture_name(reader: StoredTables) -> Callable[[int], str]:
-    """The names of mixture components in the config of the writer; `component_<n>` for one without a name."""
-    names = _component_names(reader.manifest()["manifest"])
+def mixture_name(reader: StoreView) -> Callable[[int], str]:
+    """The names of mixture components in the config of the writer; `component_<n>` for one without a name, and where
+    stores name it differently."""
+    named = [_component_names(store.manifest()["manifest"]) for store in reader.stores]
+    names = [each[0] if each.count(each[0]) == len(named) else None for each in zip_longest(*named)]
 
     def name(component: int) -> str:
         if component < 0:
@@ -82,7 +85,7 @@ def _of_rollout(column: str) -> Reads:
     """A column of the rollout of a candidate. Codes are decoded."""
     declared = TABLES["rollouts"].columns[column]
 
-    def read(reader: StoredTables, rows: Rows) -> Values:
+    def read(reader: StoreView, rows: Rows) -> Values:
         owners = reader.array("candidates/rollout_row_id")[rows]
         values = gather(reader.array(f"rollouts/{column}"), owners, declared.fill)
         return (
@@ -152,7 +155,7 @@ AUDIT_COLUMNS: Mapping[str, Reads] = {
 
 
 def candidate_audit_rows(
-    reader: StoredTables,
+    reader: StoreView,
     *,
     rollout_row_id: int | None = None,
     step_row_id: int | None = None,
@@ -164,7 +167,7 @@ def candidate_audit_rows(
     return dict_rows({name: read(reader, rows) for name, read in AUDIT_COLUMNS.items()})
 
 
-def candidate_group_summary_rows(reader: StoredTables, *, group_by: str) -> list[Row]:
+def candidate_group_summary_rows(reader: StoreView, *, group_by: str) -> list[Row]:
     """Validity, labels and mean gain of the candidates, grouped by any audit column."""
     if group_by not in AUDIT_COLUMNS:
         near = get_close_matches(group_by, AUDIT_COLUMNS) or ("position", "scene", "invalid_reason")
@@ -197,7 +200,7 @@ _STAGES = {
 }
 
 
-def validity_waterfall_rows(reader: StoredTables) -> list[Row]:
+def validity_waterfall_rows(reader: StoreView) -> list[Row]:
     """How many candidates remain at each stage, from the full shells to the selected ones."""
     full = reader.num_candidates
     counts = {"full shell": full}

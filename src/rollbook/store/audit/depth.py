@@ -17,13 +17,14 @@ from rollbook.store.audit.rows import (
     Coded,
     Row,
     Values,
+    columns_of,
     dict_rows,
     gather,
     limited,
     step_span,
 )
-from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.schema import SELECTED_DEPTH, TABLES
+from rollbook.store.store_view import ImageStoreView
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,12 +45,12 @@ class _Image:
 class _Images:
     """The images of a store. `find` returns an image, or the reason why there is none."""
 
-    def __init__(self, reader: RolloutZarrStoreReader) -> None:
+    def __init__(self, reader: ImageStoreView) -> None:
         self._reader = reader
 
     @cached_property
     def _absent(self) -> str | None:
-        if not self._reader.attrs.get("selected_depth_enabled"):
+        if not any(store.attrs.get("selected_depth_enabled") for store in self._reader.stores):
             return "selected depth is disabled in this store"
         missing = [n for n in SELECTED_DEPTH.columns if not self._reader.has(f"selected_depth/{n}")]
         return f"selected_depth lacks {', '.join(missing)}" if missing else None
@@ -93,7 +94,7 @@ class _Images:
 
 
 def selected_depth_summary_rows(
-    reader: RolloutZarrStoreReader,
+    reader: ImageStoreView,
     *,
     rollout_row_id: int | None = None,
     step_row_id: int | None = None,
@@ -101,15 +102,18 @@ def selected_depth_summary_rows(
 ) -> list[Row]:
     """Statistics of the depth images, one row per step. Images beyond the limit are not decoded."""
     steps = limited(step_span(reader, rollout_row_id, step_row_id), limit)
-    own = reader.table(
-        "steps", ("rollout_row_id", "step_row_id", "step_index", "selected_candidate_row_id"), steps
+    own = columns_of(
+        reader,
+        "steps",
+        ("rollout_row_id", "step_row_id", "step_index", "selected_candidate_row_id"),
+        steps,
     )
     rows = dict_rows({**own, **_action_columns(reader, own["selected_candidate_row_id"])})
     images = _Images(reader)
     return [_summary(row, images) for row in rows]
 
 
-def _action_columns(reader: RolloutZarrStoreReader, selected: Array) -> dict[str, Values]:
+def _action_columns(reader: ImageStoreView, selected: Array) -> dict[str, Values]:
     def taken(column: str) -> Array:
         declared = TABLES["candidates"].columns[column]
         return gather(reader.array(f"candidates/{column}"), selected, declared.fill)
@@ -185,7 +189,7 @@ def _finite(value: Any) -> float | None:
 
 
 def selected_depth_preview(
-    reader: RolloutZarrStoreReader, *, step_row_id: int, max_size: int = 96
+    reader: ImageStoreView, *, step_row_id: int, max_size: int = 96
 ) -> dict[str, Any]:
     """Every n-th pixel of a depth image, so that no side is longer than `max_size`; NaN where depth is invalid."""
     if max_size < 1:
@@ -220,7 +224,7 @@ def selected_depth_preview(
 
 
 def _image_of(
-    reader: RolloutZarrStoreReader, step_row_id: int
+    reader: ImageStoreView, step_row_id: int
 ) -> tuple[_Image | None, int | None, str | None]:
     if not 0 <= step_row_id < reader.num_steps:
         return None, None, f"there is no step {step_row_id}; the store has {reader.num_steps} steps"

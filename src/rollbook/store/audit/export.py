@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from rollbook.errors import ConfigurationError
 from rollbook.files import atomic_write
-from rollbook.store.audit.rows import Coded, plain, word_of
-from rollbook.store.frames import arrow_table, table_columns
-from rollbook.store.schema import TABLES
-from rollbook.store.stored_tables import StoredTables
+from rollbook.store.audit.rows import plain
+from rollbook.store.frames import arrow_table, column_words, table_columns
+from rollbook.store.store_view import StoreView
 
 Array = NDArray[Any]
 FORMATS = (".parquet", ".csv", ".jsonl")
@@ -27,7 +26,7 @@ _BLOCK_ROWS = 1 << 14
 
 
 def export_table(
-    reader: StoredTables,
+    reader: StoreView,
     table: str,
     path: str | os.PathLike[str],
     *,
@@ -66,16 +65,15 @@ def _write_parquet(content: Any, stream: BinaryIO) -> None:
 
 
 def _blocks(
-    reader: StoredTables, table: str, chosen: dict[str, Array], rows: int, decode: bool
+    reader: StoreView, table: str, chosen: dict[str, Array], rows: int, decode: bool
 ) -> Iterator[list[list[Any]]]:
     """The columns as lists, a block of rows at a time."""
-    dictionaries = {name: TABLES[table].columns[name].words for name in chosen}
     for start in range(0, rows, _BLOCK_ROWS):
         block = {name: values[start : start + _BLOCK_ROWS] for name, values in chosen.items()}
         yield [
-            plain(Coded(values, word_of(reader.words(words))))
-            if decode and (words := dictionaries[name]) is not None
-            else _as_list(values)
+            _as_list(values)
+            if not decode or (coded := column_words(reader, table, name, values)) is None
+            else coded.tolist()
             for name, values in block.items()
         ]
 

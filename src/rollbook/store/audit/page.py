@@ -30,21 +30,20 @@ from rollbook.store.audit.charts import (
 from rollbook.store.audit.depth import selected_depth_preview
 from rollbook.store.audit.depth_png import depth_png
 from rollbook.store.audit.provenance import provenance
-from rollbook.store.audit.rows import Array, Coded, Row, gather, groups_of, word_of
+from rollbook.store.audit.rows import Array, Coded, Row, columns_of, gather, groups_of, word_of
 from rollbook.store.audit.suspicious import (
     RolloutSuspiciousQueryConfig,
     suspicious_counts,
     suspicious_rollout_rows,
 )
-from rollbook.store.reader import RolloutZarrStoreReader
-from rollbook.store.stored_tables import StoredTables
+from rollbook.store.store_view import ImageStoreView, StoreView
 
 _LISTED = 8
 """Number of suspicious rows shown of each kind. The command lists all."""
 
 
 def audit_page(
-    reader: RolloutZarrStoreReader,
+    reader: ImageStoreView,
     *,
     step_row_id: int | None = None,
     config: RolloutSuspiciousQueryConfig | None = None,
@@ -76,7 +75,7 @@ def audit_page(
         _decision(reader, step) if step is not None else "",
         _suspicious(reader, config or RolloutSuspiciousQueryConfig()),
     ]
-    name = escape(reader.store_dir.name)
+    name = escape(reader.title)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name} · audit</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -84,7 +83,7 @@ def audit_page(
     )
 
 
-def _shown_step(reader: StoredTables, asked: int | None) -> int | None:
+def _shown_step(reader: StoreView, asked: int | None) -> int | None:
     """The requested step; otherwise the first step with labelled candidates."""
     if asked is not None:
         if not 0 <= asked < reader.num_steps:
@@ -110,7 +109,7 @@ def _section(title: str, lead: str, body: str) -> str:
 # --------------------------------------------------------------------------------------- header
 
 
-def _header(reader: StoredTables) -> str:
+def _header(reader: StoreView) -> str:
     counts = {
         "rollouts": reader.num_rollouts,
         "steps": reader.num_steps,
@@ -126,7 +125,7 @@ def _header(reader: StoredTables) -> str:
         for name, value in provenance(reader).items()
     )
     return (
-        f"<header><h1>{escape(reader.store_dir.name)}</h1>"
+        f"<header><h1>{escape(reader.title)}</h1>"
         f'<div class="tiles">{tiles}</div><dl>{known}</dl></header>'
     )
 
@@ -134,7 +133,7 @@ def _header(reader: StoredTables) -> str:
 # ------------------------------------------------------------------------------------- overview
 
 
-def _waterfall(reader: StoredTables) -> str:
+def _waterfall(reader: StoreView) -> str:
     rows = validity_waterfall_rows(reader)
     bars = [Bar(row["stage"], row["count"], _percent(row["fraction_of_full"])) for row in rows]
     return bar_chart(bars, "candidates left at each stage")
@@ -144,7 +143,7 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f} %"
 
 
-def _reasons(reader: StoredTables) -> str:
+def _reasons(reader: StoreView) -> str:
     """All reasons that occur, most frequent first."""
     invalid = ~reader.array("candidates/actor_action_mask")
     first = np.bincount(reader.array("candidates/primary_invalid_reason")[invalid], minlength=32)
@@ -169,7 +168,7 @@ def _with_spaces(name: str) -> str:
     return name.lower().replace("_", " ")
 
 
-def _gains(reader: StoredTables) -> str:
+def _gains(reader: StoreView) -> str:
     gains = reader.array("candidates/target_root_gain")
     families = groups_of(AUDIT_COLUMNS["position"](reader, slice(None)))
     known = np.isfinite(gains)
@@ -181,8 +180,10 @@ def _gains(reader: StoredTables) -> str:
     return violin_chart(by_median, "root gain by position family", "target root gain")
 
 
-def _chains(reader: StoredTables) -> str:
-    steps = reader.table("steps", ("rollout_row_id", "step_index", "cumulative_target_root_gain"))
+def _chains(reader: StoreView) -> str:
+    steps = columns_of(
+        reader, "steps", ("rollout_row_id", "step_index", "cumulative_target_root_gain")
+    )
     codes = gather(reader.array("rollouts/policy_id"), steps["rollout_row_id"], -1)
     policies = groups_of(Coded(codes, word_of(reader.words("policy"))))
     gains, index = steps["cumulative_target_root_gain"], steps["step_index"]
@@ -211,7 +212,7 @@ def _series(name: str, per_step: Sequence[Array]) -> Series:
 # ----------------------------------------------------------------------------------- one decision
 
 
-def _decision(reader: RolloutZarrStoreReader, step: int) -> str:
+def _decision(reader: ImageStoreView, step: int) -> str:
     rows = candidate_audit_rows(reader, step_row_id=step)
     if not rows:
         return ""
@@ -227,7 +228,7 @@ def _decision(reader: RolloutZarrStoreReader, step: int) -> str:
     )
 
 
-def _decision_details(reader: RolloutZarrStoreReader, step: int, rows: Sequence[Row]) -> str:
+def _decision_details(reader: ImageStoreView, step: int, rows: Sequence[Row]) -> str:
     """The legend, the selected candidate and its depth image."""
     gains = [row["target_root_gain"] for row in rows if row["target_root_gain"] is not None]
     legend = (
@@ -262,7 +263,7 @@ def _rank(gain: float, labels: Sequence[float]) -> str:
     return f"{better} of {len(labels)} labelled ones are better" if better else "none is better"
 
 
-def _depth(reader: RolloutZarrStoreReader, step: int) -> str:
+def _depth(reader: ImageStoreView, step: int) -> str:
     preview = selected_depth_preview(reader, step_row_id=step, max_size=240)
     if not preview["available"]:
         return f'<p class="empty">No depth image: {escape(preview["warning"])}.</p>'
@@ -271,7 +272,7 @@ def _depth(reader: RolloutZarrStoreReader, step: int) -> str:
     return f'<img src="data:image/png;base64,{data}" alt="{alt}"><p class="caption">{alt.capitalize()}.</p>'
 
 
-def _overhead(reader: StoredTables, step: int, rows: Sequence[Row]) -> Overhead:
+def _overhead(reader: StoreView, step: int, rows: Sequence[Row]) -> Overhead:
     shell = slice(rows[0]["candidate_row_id"], rows[0]["candidate_row_id"] + len(rows))
     poses = reader.array("candidates/pose_world_cam")[shell]
     selected = np.flatnonzero(reader.array("candidates/selected_mask")[shell])
@@ -297,7 +298,7 @@ def _tooltip(row: Row) -> str:
     return f"candidate {row['candidate_row_id']}, {_with_spaces(row['position'])}: {outcome}"
 
 
-def _path(reader: StoredTables, step: int, rollout: int) -> Array:
+def _path(reader: StoreView, step: int, rollout: int) -> Array:
     """The path from the root through the poses selected before this step."""
     root = reader.array("rollouts/root_pose_world")[rollout : rollout + 1]
     first = int(reader.array("rollouts/step_offset")[rollout])
@@ -307,7 +308,7 @@ def _path(reader: StoredTables, step: int, rollout: int) -> Array:
     return places[np.isfinite(places).all(axis=1)]
 
 
-def _target_seen(reader: StoredTables, target: int) -> tuple[Array | None, Array | None]:
+def _target_seen(reader: StoreView, target: int) -> tuple[Array | None, Array | None]:
     """Centre and footprint of a target; None where they are not known."""
     if not 0 <= target < reader.num_targets:
         return None, None
@@ -327,7 +328,7 @@ def _target_seen(reader: StoredTables, target: int) -> tuple[Array | None, Array
 # ----------------------------------------------------------------------------------- suspicious
 
 
-def _suspicious(reader: StoredTables, config: RolloutSuspiciousQueryConfig) -> str:
+def _suspicious(reader: StoreView, config: RolloutSuspiciousQueryConfig) -> str:
     counts = suspicious_counts(reader, config=config)
     total = sum(row["count"] for row in counts)
     summary = _table(

@@ -17,6 +17,7 @@ from rollbook.store.audit.rows import (
     Row,
     Values,
     candidate_span,
+    columns_of,
     dict_rows,
     gather,
     joint_groups,
@@ -25,7 +26,7 @@ from rollbook.store.audit.rows import (
     word_of,
 )
 from rollbook.store.schema import TABLES
-from rollbook.store.stored_tables import StoredTables
+from rollbook.store.store_view import StoreView
 
 Columns = dict[str, Values]
 
@@ -34,14 +35,14 @@ Columns = dict[str, Values]
 
 
 def rollout_step_objective_rows(
-    reader: StoredTables, *, rollout_row_id: int | None = None
+    reader: StoreView, *, rollout_row_id: int | None = None
 ) -> list[Row]:
     """The objective and the gain of every step, in order of rollout and step."""
     return dict_rows(_step_columns(reader, step_span(reader, rollout_row_id, None)))
 
 
-def _step_columns(reader: StoredTables, steps: slice) -> Columns:
-    own = reader.table("steps", _OWN, steps)
+def _step_columns(reader: StoreView, steps: slice) -> Columns:
+    own = columns_of(reader, "steps", _OWN, steps)
     total = own["num_candidates"]
     invalid = total - own["num_valid_candidates"]
     return {
@@ -78,7 +79,7 @@ _OWN = (
 )
 
 
-def _rollout_columns(reader: StoredTables, owners: Array) -> Columns:
+def _rollout_columns(reader: StoreView, owners: Array) -> Columns:
     def of_owner(column: str) -> Array:
         declared = TABLES["rollouts"].columns[column]
         return gather(reader.array(f"rollouts/{column}"), owners, declared.fill)
@@ -96,7 +97,7 @@ def _rollout_columns(reader: StoredTables, owners: Array) -> Columns:
     }
 
 
-def _selected_columns(reader: StoredTables, selected: Array, steps: slice) -> Columns:
+def _selected_columns(reader: StoreView, selected: Array, steps: slice) -> Columns:
     """Columns of the candidate that each step selected. A step that names no existing candidate has no values."""
 
     def taken(column: str) -> Array:
@@ -130,7 +131,7 @@ def _marginal(cumulative: Array, owners: Array) -> Array:
     return marginal
 
 
-def selection_entropy(reader: StoredTables, steps: slice) -> Array:
+def selection_entropy(reader: StoreView, steps: slice) -> Array:
     """Entropy of the policy at each step, in nats; NaN where it gave no probabilities."""
     size = max(steps.stop - steps.start, 0)
     rows = candidate_span(reader, steps)
@@ -168,7 +169,7 @@ _TREE_MEANS = {
 }
 
 
-def rollout_tree_summary_rows(reader: StoredTables) -> list[Row]:
+def rollout_tree_summary_rows(reader: StoreView) -> list[Row]:
     """Selected actions grouped by policy, branching, step and family, with their means."""
     columns = _step_columns(reader, step_span(reader, None, None))
     groups = joint_groups([columns[key] for key in _TREE_KEYS])
@@ -191,7 +192,7 @@ def _numbers(values: Values) -> Array:
 # -------------------------------------------------------------------------------------- targets
 
 
-def target_audit_rows(reader: StoredTables) -> list[Row]:
+def target_audit_rows(reader: StoreView) -> list[Row]:
     """Every target: how the actor selected it, and whether its ground truth gives labels."""
     if not reader.has("targets/target_row_id"):
         return []

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.errors import InvalidNumber
-from rollbook.store.stored_tables import StoredTables
+from rollbook.store.store_view import StoreView
 
 Array = NDArray[Any]
 Rows = slice | Array
@@ -51,7 +51,7 @@ def whole(numbers: Array) -> Coded:
 # ------------------------------------------------------------------------------------ row spans
 
 
-def step_span(reader: StoredTables, rollout_row_id: int | None, step_row_id: int | None) -> slice:
+def step_span(reader: StoreView, rollout_row_id: int | None, step_row_id: int | None) -> slice:
     """The range of steps of one rollout, of one step, or all. It is empty for an id that does not exist."""
     first, last = 0, reader.num_steps
     if rollout_row_id is not None:
@@ -62,14 +62,20 @@ def step_span(reader: StoredTables, rollout_row_id: int | None, step_row_id: int
     return slice(first, last)
 
 
-def _steps_of_rollout(reader: StoredTables, rollout_row_id: int) -> tuple[int, int]:
+def _steps_of_rollout(reader: StoreView, rollout_row_id: int) -> tuple[int, int]:
     if not 0 <= rollout_row_id < reader.num_rollouts:
         return 0, 0
     first = int(reader.array("rollouts/step_offset")[rollout_row_id])
     return first, first + int(reader.array("rollouts/num_steps")[rollout_row_id])
 
 
-def candidate_span(reader: StoredTables, steps: slice) -> slice:
+def columns_of(
+    reader: StoreView, table: str, names: Sequence[str], rows: slice | Array = slice(None)
+) -> dict[str, Array]:
+    return {name: reader.array(f"{table}/{name}")[rows] for name in names}
+
+
+def candidate_span(reader: StoreView, steps: slice) -> slice:
     """The range of candidates of neighbouring steps."""
     if steps.start == 0 and steps.stop == reader.num_steps:
         return slice(0, reader.num_candidates)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rollbook.contracts.reasons import decode_invalid_reason
-from rollbook.store.audit.rows import Array, Row, limited
-from rollbook.store.stored_tables import StoredTables
+from rollbook.store.audit.rows import Array, Row, columns_of, limited
+from rollbook.store.store_view import StoreView
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def _at(ids: Array | None, at: int) -> int | None:
 
 
 def suspicious_rollout_rows(
-    reader: StoredTables,
+    reader: StoreView,
     *,
     config: RolloutSuspiciousQueryConfig | None = None,
     limit: int | None = None,
@@ -73,14 +73,14 @@ def suspicious_rollout_rows(
 
 
 def suspicious_counts(
-    reader: StoredTables, *, config: RolloutSuspiciousQueryConfig | None = None
+    reader: StoreView, *, config: RolloutSuspiciousQueryConfig | None = None
 ) -> list[Row]:
     """The number of hits of each kind, including zeros, without making rows."""
     hits = _all_hits(reader, config or RolloutSuspiciousQueryConfig())
     return [{"kind": each.kind, "severity": each.severity, "count": each.size} for each in hits]
 
 
-def _all_hits(reader: StoredTables, config: RolloutSuspiciousQueryConfig) -> tuple[_Hits, ...]:
+def _all_hits(reader: StoreView, config: RolloutSuspiciousQueryConfig) -> tuple[_Hits, ...]:
     return (
         _low_valid_fanout(reader, config),
         _dominant_invalid_reason(reader, config),
@@ -90,7 +90,7 @@ def _all_hits(reader: StoredTables, config: RolloutSuspiciousQueryConfig) -> tup
     )
 
 
-def _low_valid_fanout(reader: StoredTables, config: RolloutSuspiciousQueryConfig) -> _Hits:
+def _low_valid_fanout(reader: StoreView, config: RolloutSuspiciousQueryConfig) -> _Hits:
     valid = reader.array("steps/num_valid_candidates")
     found = np.flatnonzero(valid < config.min_valid_candidates)
     return _of_steps(
@@ -103,10 +103,8 @@ def _low_valid_fanout(reader: StoredTables, config: RolloutSuspiciousQueryConfig
     )
 
 
-def _of_steps(
-    reader: StoredTables, kind: str, found: Array, message: Callable[[int], str]
-) -> _Hits:
-    steps = reader.table("steps", ("rollout_row_id", "step_row_id"), found)
+def _of_steps(reader: StoreView, kind: str, found: Array, message: Callable[[int], str]) -> _Hits:
+    steps = columns_of(reader, "steps", ("rollout_row_id", "step_row_id"), found)
     return _Hits(
         kind,
         "warning",
@@ -118,7 +116,7 @@ def _of_steps(
 
 
 def _of_candidates(
-    reader: StoredTables,
+    reader: StoreView,
     kind: str,
     severity: str,
     found: Array,
@@ -131,7 +129,7 @@ def _of_candidates(
     )
 
 
-def _dominant_invalid_reason(reader: StoredTables, config: RolloutSuspiciousQueryConfig) -> _Hits:
+def _dominant_invalid_reason(reader: StoreView, config: RolloutSuspiciousQueryConfig) -> _Hits:
     """Counts every pair of step and reason at once. There are few reasons, so the table is small."""
     invalid = np.flatnonzero(~reader.array("candidates/actor_action_mask"))
     reasons = reader.array("candidates/primary_invalid_reason")[invalid].astype(np.int64)
@@ -152,7 +150,7 @@ def _dominant_invalid_reason(reader: StoredTables, config: RolloutSuspiciousQuer
     return _of_steps(reader, "dominant_invalid_reason", found, message)
 
 
-def _valid_candidate_missing_label(reader: StoredTables) -> _Hits:
+def _valid_candidate_missing_label(reader: StoreView) -> _Hits:
     valid = reader.array("candidates/actor_action_mask")
     label = reader.array("candidates/oracle_label_mask")
     gain = reader.array("candidates/target_root_gain")
@@ -165,9 +163,7 @@ def _valid_candidate_missing_label(reader: StoredTables) -> _Hits:
     return _of_candidates(reader, "valid_candidate_missing_label", "error", found, message)
 
 
-def _high_score_invalid_gt_target(
-    reader: StoredTables, config: RolloutSuspiciousQueryConfig
-) -> _Hits:
+def _high_score_invalid_gt_target(reader: StoreView, config: RolloutSuspiciousQueryConfig) -> _Hits:
     score = reader.array("targets/target_selection_score")
     valid = reader.array("targets/gt_label_valid_mask")
     found = np.flatnonzero((score >= config.high_target_score) & ~valid)
@@ -182,7 +178,7 @@ def _high_score_invalid_gt_target(
     )
 
 
-def _selected_motion_outlier(reader: StoredTables, config: RolloutSuspiciousQueryConfig) -> _Hits:
+def _selected_motion_outlier(reader: StoreView, config: RolloutSuspiciousQueryConfig) -> _Hits:
     selected = np.flatnonzero(reader.array("candidates/selected_mask"))
     motions = (
         _Motion("step length", "motion_step_length_m", config.max_step_distance_m, "m"),
@@ -216,7 +212,7 @@ class _Motion:
     unit: str
     signed: bool = False
 
-    def of(self, reader: StoredTables, rows: Array) -> Any:
+    def of(self, reader: StoreView, rows: Array) -> Any:
         """The values; those that are not finite are unknown and never exceed a limit."""
         values = reader.array(f"candidate_diagnostics/{self.column}")[rows]
         values = np.abs(values) if self.signed else values

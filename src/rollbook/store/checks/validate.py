@@ -63,6 +63,22 @@ class RolloutZarrValidationResult:
         return [str(violation) for violation in self.violations]
 
 
+@dataclass(frozen=True, slots=True)
+class CollectionValidationResult:
+    """What is wrong with each store of a collection."""
+
+    stores: tuple[RolloutZarrValidationResult, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(store.ok for store in self.stores)
+
+    @property
+    def errors(self) -> list[str]:
+        """The violations of all stores as sentences, each with its store."""
+        return [f"{store.store_dir}: {error}" for store in self.stores for error in store.errors]
+
+
 def validate_rollout_zarr_store(
     store_dir: str | os.PathLike[str], *, deep: bool = False
 ) -> RolloutZarrValidationResult:
