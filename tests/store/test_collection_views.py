@@ -33,7 +33,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> RolloutCollection:
     wide = make_records(
         5, seed=2, candidates=(6, 9), horizon=5, features=2, depth=(6, 8), policies=("new",)
     )
-    size = {"selected_depth_height_px": 6, "selected_depth_width_px": 8}
+    size: Any = {"selected_depth_height_px": 6, "selected_depth_width_px": 8}
     paths = [
         write_store(place, "narrow", 4, seed=1, candidates=(3, 5), branching=True),
         write_rollout_zarr_store(place / "wide", wide, **size).store_dir,

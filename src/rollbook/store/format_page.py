@@ -67,8 +67,8 @@ is named by its number, such as `reason_31`. Vectors of codes, which only `q_h` 
 `reader.batches(256, columns=("td_reward", "mc_return"))` takes columns of `q_h` and of `returns` by name; without
 `columns` a batch has all of `q_h`. `QHBatches` and `QHStates` in `rollbook.train` do the same with tensors.
 
-`reader.sql("select position_id, avg(target_root_gain) from candidates group by 1")` returns the rows of one SELECT as an
-Arrow table (extra `frames`). The tables have the names below; images are left out. Values go in as parameters:
+`reader.sql("select position_id, avg(target_root_gain) from candidates group by 1")` returns the rows of one SELECT as
+an Arrow table (extra `frames`). The tables have the names below; images are left out. Values go in as parameters:
 `reader.sql("select … where step_index = ?", [2])`. DuckDB runs the query with access to nothing but these tables: no
 files, no network, no settings. Whatever is wrong with a query is a `ConfigurationError`.
 
