@@ -166,12 +166,12 @@ def test_a_run_that_ends_early_goes_on_with_resume(
         assert said.splitlines()[-1] == "1 of 2 rows are finished and kept; --resume goes on"
     refused = rollbook(*words, cwd=tmp_path)
     assert refused.returncode == 1
-    assert "1 finished rows of a run that did not end: --resume goes on" in refused.stderr
+    assert "1 finished row of a run that did not end: --resume goes on" in refused.stderr
     both = rollbook(*words, "--resume", "--start-over", cwd=tmp_path)
     assert (both.returncode, "give one" in both.stderr) == (2, True)
     resumed = json.loads(rollbook(*words, "--resume", "--json", cwd=tmp_path).stdout)
     assert (resumed["rows_resumed"], resumed["samples_seen"]) == (1, 2)
-    assert not list(tmp_path.glob(".x.zarr.[!l]*"))
+    assert not list(tmp_path.glob(".x.zarr*"))
     whole = json.loads(rollbook(*words[:-1], "whole.zarr", "--json", cwd=tmp_path).stdout)
     assert resumed["content_sha256"] == whole["content_sha256"]
 

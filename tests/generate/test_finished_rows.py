@@ -74,8 +74,7 @@ def test_a_run_that_is_interrupted_goes_on_to_the_same_store(
     assert rolled_out == [0, 1]
     assert resumed.rows_resumed == 1
     assert resumed.stats.samples_seen == 2
-    left = {each.name for each in tmp_path.iterdir()} - {".x.zarr.lock"}
-    assert left == {"x.zarr"}
+    assert [each.name for each in tmp_path.iterdir()] == ["x.zarr"]
 
 
 def test_after_a_full_disk_the_run_goes_on(
@@ -111,7 +110,7 @@ def folder(tmp_path: Path, interrupted: Path) -> Path:
 
 
 def test_finished_rows_are_neither_used_nor_removed_unless_told(folder: Path) -> None:
-    with pytest.raises(UnfinishedRun, match=r"1 finished rows .* --resume .* --start-over"):
+    with pytest.raises(UnfinishedRun, match=r"1 finished row of .* --resume .* --start-over"):
         writer(folder / "x.zarr").run()
     assert FinishedRows(folder / "x.zarr").numbers() == {0}
 

@@ -177,7 +177,7 @@ def _print_summary(
         f"({stats.candidates_scored / max(seconds, 1e-9):,.0f} scored per second)"
     )
     if summary["rows_resumed"]:
-        say(f"{summary['rows_resumed']} rows were finished by the run before")
+        say(f"rows finished by the run before: {summary['rows_resumed']:,}")
     for reason, count in sorted(stats.skipped_reasons.items(), key=lambda each: -each[1]):
         say(f"skipped {count:>5}  {reason}")
     say(f"next: rollbook store audit {quote(summary['store_dir'])} --html audit.html")

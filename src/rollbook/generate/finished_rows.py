@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from rollbook.digest import checksum
-from rollbook.errors import ChecksumMismatch, UnfinishedRun
+from rollbook.errors import ChecksumMismatch, StorageError, UnfinishedRun
 from rollbook.files import make_folders, write_bytes, write_errors
 from rollbook.generate.row_rollouts import RowOutcome
 
@@ -50,15 +50,16 @@ class FinishedRows:
         """Makes the folder ready for a run. Rows of another run are refused, unless they are to be discarded."""
         now = msgspec.json.encode(made_with)
         count = len(self.numbers())
+        rows = f"{count:,} finished row{'s' if count > 1 else ''}"
         if count and unfinished == "refuse":
             raise self._refusal(
-                f"{count} finished rows of a run that did not end: --resume goes on with them "
+                f"{rows} of a run that did not end: --resume goes on with them "
                 f"(in Python: unfinished='resume'), {_START_OVER}"
             )
         if count and unfinished == "resume":
             change = self._change(now)
             if change is not None:
-                detail = f"{count} finished rows that --resume cannot use, because {change}"
+                detail = f"{rows} that --resume cannot use, because {change}"
                 raise self._refusal(f"{detail}; {_START_OVER}")
             return
         self.remove()
@@ -88,7 +89,11 @@ class FinishedRows:
 
     def load(self, row: int) -> RowOutcome:
         file = self._file(row)
-        stored = file.read_bytes()
+        try:
+            stored = file.read_bytes()
+        except OSError as error:
+            detail = f"cannot be read ({error.strerror or error})"
+            raise StorageError(path=str(file), detail=detail) from error
         found, data = stored[:_SUM], memoryview(stored)[_SUM:]
         if checksum(data).encode() != found:
             detail = "the row was damaged; remove this file and resume: the row is made again"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rollbook.errors import ConfigurationError, InvalidMesh, InvalidTrajectory
 from rollbook.generate.geometry.poses import centres, look_at
+from rollbook.generate.raycast.scene_geometry import SceneGeometry
 from rollbook.generate.sources.import_config import ImportConfig, RecordingImport, SceneImport
 from rollbook.generate.sources.import_instances import objects_of
 from rollbook.generate.sources.import_mesh import load_instances, load_mesh
@@ -107,6 +108,16 @@ def test_cameras_around_a_table_are_imported_and_rollouts_generated(
         places[:, 2] > 0.12
     ).all()  # above everything that stands on the table: outside the mesh
     assert reader.array("candidates/target_root_gain")[taken].max() > 0
+
+
+def test_the_space_for_candidates_grows_only_where_the_path_was_outside(tmp_path: Path) -> None:
+    table().export(tmp_path / "table.glb")
+    geometry = SceneGeometry(load_mesh(tmp_path / "table.glb"))
+    low, high = geometry.bounds
+    wide = geometry.widened([[0.0, 0.0, 1.0], [0.2, -0.9, 0.05]])
+    assert wide.bounds.tolist() == [[low[0], pytest.approx(-1.4), low[2]], [high[0], high[1], 1.5]]
+    assert geometry.bounds.tolist() == [low.tolist(), high.tolist()]
+    assert geometry.widened([[0.0, 0.0, 0.1]]) is geometry
 
 
 def test_without_the_option_they_are_refused_and_the_option_is_named(
