@@ -194,11 +194,11 @@ def test_an_artifact_is_copied_to_where_it_is_wanted(
 ) -> None:
     client = any_client_of(wire)
     video = tmp_path / "run.mp4"
-    video.write_bytes(b"frames")
+    video.write_bytes(content := b"\0\0\0\x08ftyp and frames")
     found = client.episode(client.log_episode(video=video).id)
-    assert found.video().read_bytes() == b"frames"
+    assert found.video().read_bytes() == content
     assert found.download("video", tmp_path / "copy.mp4") == tmp_path / "copy.mp4"
-    assert (tmp_path / "copy.mp4").read_bytes() == b"frames"
+    assert (tmp_path / "copy.mp4").read_bytes() == content
 
 
 def test_a_damaged_file_in_the_cache_is_fetched_again(

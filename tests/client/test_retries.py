@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from rollbook.client import Client, Retries
+from rollbook.client.connection import FIRST_CONTACT_S
 from rollbook.client.http import Answer, retry_after
 from rollbook.errors import (
     APIError,
@@ -304,8 +305,71 @@ def test_the_key_goes_to_the_server_and_nowhere_else(
     assert logged.status == "ready"
 
 
-def test_timeouts_are_those_of_the_protocol() -> None:
+def test_timeouts_are_those_that_are_documented() -> None:
     from rollbook.client.http import JSON_TIMEOUT, TRANSFER_TIMEOUT
 
-    assert httpx.Timeout(connect=10, read=30, write=30, pool=10) == JSON_TIMEOUT
+    assert httpx.Timeout(connect=3, read=30, write=30, pool=10) == JSON_TIMEOUT
     assert httpx.Timeout(connect=15, read=600, write=600, pool=15) == TRANSFER_TIMEOUT
+
+
+# ------------------------------------------------------------------------------------ first contact
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that the SDK waited between attempts."""
+    waited: list[float] = []
+    sleep = time.sleep
+
+    def note(seconds: float) -> None:
+        waited.append(seconds)
+        sleep(seconds)
+
+    monkeypatch.setattr("rollbook.client.runtime.time.sleep", note)
+    return waited
+
+
+def free_address() -> str:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{unused.getsockname()[1]}"
+
+
+def test_a_server_that_never_answered_is_given_up_quickly(waits: list[float]) -> None:
+    """By default, with the waits of every program."""
+    with Client(api_key="rt_x", base_url=free_address()) as client:
+        with pytest.raises(TransportError, match="cannot be reached"):
+            client.log_episode(name="first")
+        assert 0 < sum(waits) < FIRST_CONTACT_S
+
+
+def test_without_network_the_first_episode_goes_to_the_spool_at_once(
+    waits: list[float], tmp_path: Path
+) -> None:
+    with Client(api_key="rt_x", base_url=free_address(), spool=tmp_path) as client:
+        assert client.log_episode(name="first").status == "spooled"
+        assert client.log_episode(name="second").status == "spooled"
+    assert waits == []
+
+
+def test_a_server_that_answered_before_is_tried_again_as_ever(waits: list[float]) -> None:
+    """It may be restarting."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_once() -> None:
+            connection, _ = listener.accept()
+            with connection, listener:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n")
+
+        answering = threading.Thread(target=answer_once)
+        answering.start()
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        retries = Retries(attempts=4, first_wait_s=0.6, longest_wait_s=0.6)
+        with Client(api_key="rt_x", base_url=address, retries=retries) as client:
+            with pytest.raises(NotFoundError):
+                client.episode("x")
+            answering.join()
+            with pytest.raises(TransportError):
+                client.episode("x")
+    assert len(waits) == 3

@@ -63,7 +63,7 @@ def test_our_own_file_is_on_disk_whether_it_is_linked_or_copied(
 
 def test_an_episode_that_was_spooled_is_on_disk_when_the_call_returns(tmp_path: Path) -> None:
     spool, video = tmp_path / "spool", tmp_path / "run.mp4"
-    video.write_bytes(b"frames" * 1000)
+    video.write_bytes(b"\0\0\0\x08ftyp" + b"frames" * 1000)
     with offline(spool) as client, WatchedFiles(tmp_path) as watched:
         assert client.log_episode(video=video, sensors=ARRAYS, t_ns=[0, 1, 2]).status == "spooled"
         [name] = Spool(spool).waiting()

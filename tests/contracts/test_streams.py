@@ -80,6 +80,16 @@ def test_times_are_taken_as_nanoseconds() -> None:
         ({"a/b": [1]}, np.array(["NaT"], "M8[ns]"), "NaT"),
         ({"a": [1, 2, 3], "a/value": [1, 2, 3]}, CLOCK, "there twice"),
         ({"a/b": np.array([{}, 1, 2], object)}, CLOCK, "no pickle"),
+        (
+            {"a/b": [1, 2, 3]},
+            [5, 7, 6],
+            "clock of a is 6 ns at row 2, expected later than row 1, at 7",
+        ),
+        ({"a/b": [1, 2, 3]}, [5, 5, 6], "clock of a is 5 ns at row 1, expected later than row 0"),
+        ({"a/b": [1, 2]}, np.array([2**63 - 1, -(2**63)]), "at row 1"),
+        ({"a/b": [], "a/_t_ns": []}, None, "clock of a is 0 rows long"),
+        ({"a/b": np.zeros((0, 2))}, np.zeros(0, int), "clock of a is 0 rows long"),
+        ({"a/b": [1j, 2, 3]}, CLOCK, "a/b is complex128, expected real numbers"),
     ],
 )
 def test_what_has_no_sound_clock_or_shape_is_refused(

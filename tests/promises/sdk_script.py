@@ -152,7 +152,7 @@ def _recording(listener: Listener, client: Client, folder: Path) -> tuple[str, s
         lambda: begun.finalize(duration_s=0.5, fps=10.0, metadata={"success": False}),
     )
     video = folder / "video.mp4"
-    video.write_bytes(b"no video")
+    video.write_bytes(b"\0\0\0\x08ftyp")
     listener.said(
         "log_episode of one that failed, with a file",
         lambda: client.log_episode(video=video, status="failed", failure_time_s=0.25),

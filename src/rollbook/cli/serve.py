@@ -154,6 +154,7 @@ def serve(
     with _listening(settings) as listening:
         settings = replace(settings, port=listening.getsockname()[1])
         made = _prepare_database(settings)
+        listening.listen()  # who reads the address may connect at once: the request waits for the start
         _print_start(settings, made)
         _run(settings, listening)
 

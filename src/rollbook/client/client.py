@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias
 import httpx
 
 from rollbook.client.cache import CACHE_BYTES, Cache
-from rollbook.client.connection import Connection, Retries
+from rollbook.client.connection import FIRST_CONTACT_S, Connection, Retries
 from rollbook.client.core import ClientCore
 from rollbook.client.credentials import is_quiet, resolve_access
 from rollbook.client.delivery import Courier
@@ -36,8 +36,9 @@ class ClientBase(Facade[ClientCore]):
     `rollbook login` wrote. `spool`: a folder in which every episode is noted before it is sent, so that a killed
     program loses none, and which keeps episodes while there is no network; they are delivered when the network is back.
     `cache`: the folder of downloaded artifacts, at most `cache_bytes` in all. Files above `multipart_above` bytes are
-    sent in parts. `verbose` prints the URL of each new episode; the default is True on a
-    terminal, unless ROLLBOOK_QUIET is set.
+    sent in parts. `timeout`: seconds to wait for an answer; by default 30, and 3 for a connection. A server that has
+    never answered is given up after 2 s, or with a spool after the first attempt. `verbose` prints the URL of each new
+    episode; the default is True on a terminal, unless ROLLBOOK_QUIET is set.
     """
 
     def __init__(
@@ -65,14 +66,15 @@ class ClientBase(Facade[ClientCore]):
             "cache_bytes": cache_bytes,
             "multipart_above": multipart_above,
         }
+        folder = spool if spool is None or isinstance(spool, Spool) else Spool(spool)
         connect = partial(
             Connection,
             api_key=access.api_key,
             base_url=access.base_url,
             timeout=JSON_TIMEOUT if timeout is None else httpx.Timeout(timeout),
             retries=retries,
+            first_contact_s=FIRST_CONTACT_S if folder is None else 0,  # the spool takes it at once
         )
-        folder = spool if spool is None or isinstance(spool, Spool) else Spool(spool)
         core = ClientCore(
             connect(self._new_runtime()),
             Cache(cache, cache_bytes),

@@ -72,6 +72,8 @@ class Retries:
 
 
 ONCE = Retries(attempts=1)
+FIRST_CONTACT_S = 2.0
+"""How long a server that has never answered is tried. A wrong address or no network is then said at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class _Attempt:
     repeat: bool
     answer: Answer | None = None
     failure: TransportError | None = None
+    never_sent: bool = False
+    """There was no connection, so that the server knows nothing of the request."""
 
     @property
     def asked_s(self) -> int | None:
@@ -105,7 +109,9 @@ class Connection:
         base_url: str,
         timeout: httpx.Timeout | None = None,
         retries: Retries | None = None,
+        first_contact_s: float = FIRST_CONTACT_S,
     ) -> None:
+        """`first_contact_s`: how long a connection is tried again while the server has never answered."""
         self.runtime = runtime
         self.base_url = base_url
         self._api_key = api_key
@@ -114,6 +120,8 @@ class Connection:
         self.presumed_down = False
         """Set when an episode went to the spool: each request is then tried once, until one succeeds."""
         self._told_until = 0.0
+        self._first_contact_s = first_contact_s
+        self._has_answered = False
 
     async def call(
         self,
@@ -204,7 +212,7 @@ class Connection:
     async def send(self, request: Request) -> Answer:
         """The answer. Raises TransportError when every attempt failed, or when a second one is not safe."""
         retries = ONCE if self.presumed_down else self._retries
-        failed, failing_since = 0, 0.0
+        begun, failed, failing_since = time.monotonic(), 0, 0.0
         while True:
             attempt = await self._attempt(request)
             if not attempt.repeat:
@@ -215,7 +223,11 @@ class Connection:
             failing_since = failing_since or now
             failing_for_s = now - failing_since if request.patient else None
             wait = retries.wait_s(failed, attempt.asked_s, failing_for_s=failing_for_s)
-            if wait is None:
+            if wait is None or (
+                attempt.never_sent
+                and not self._has_answered
+                and now + wait - begun > self._first_contact_s
+            ):
                 return attempt.outcome()
             if failing_for_s is not None and now >= self._told_until:
                 self._told_until = now + wait  # parts that fail together are told of once
@@ -228,8 +240,10 @@ class Connection:
         try:
             answer = await self.runtime.send(request)
         except _NO_ANSWER as error:
-            again = request.safe_to_resend or isinstance(error, _NEVER_SENT)
-            return _Attempt(again, failure=transport_error(request, error))
+            never_sent = isinstance(error, _NEVER_SENT)
+            again = request.safe_to_resend or never_sent
+            return _Attempt(again, None, transport_error(request, error), never_sent)
+        self._has_answered = True
         # the server did not act on a request that it turned away; it may have acted on one that failed inside
         failed_inside = answer.status >= 500 and request.safe_to_resend
         return _Attempt(answer.status == 429 or failed_inside, answer=answer)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from rollbook.client.artifact_files import ArtifactFile, ArtifactFiles, Given
+from rollbook.client.artifact_files import ArtifactFile, ArtifactFiles, Frames, Given
 from rollbook.client.bodies import create_body, finalize_body
 from rollbook.client.cache import Cache
 from rollbook.client.connection import Connection
@@ -100,7 +100,7 @@ class ClientCore:
         env_version: str | None = None,
         git_sha: str | None = None,
         seed: int | None = None,
-        video: str | os.PathLike[str] | None = None,
+        video: str | os.PathLike[str] | Frames | None = None,
         sensors: Given | None = None,
         actions: Given | None = None,
         t_ns: Clocks | None = None,
@@ -116,7 +116,8 @@ class ClientCore:
         """Records a whole episode in one call: creates it, uploads the given files, and finalizes it.
 
         `sensors` and `actions` are files, or arrays by key (`{"/joint_states/position": array}`) with `t_ns`, their
-        times in nanoseconds: one clock for all arrays, or one for each namespace. All arguments are checked before
+        times in nanoseconds: one clock for all arrays, or one for each namespace; a clock has to rise. `video` is a
+        file, or frames (uint8, the first axis counts them) that are encoded at `fps`. All arguments are checked before
         anything is created. If an upload fails, the episode is finalized as failed and the error is raised. With a
         spool, the episode is noted there before anything is sent: if the program is killed, the next delivery finishes
         it, and parts that have arrived are not sent again.
@@ -129,7 +130,7 @@ class ClientCore:
             "sensors": sensors,
             "actions": actions,
         }
-        files = await self.connection.runtime.in_thread(partial(ArtifactFiles, given, t_ns))
+        files = await self.connection.runtime.in_thread(partial(ArtifactFiles, given, t_ns, fps))
         with files:
             body = create_body(
                 source=source,

@@ -25,7 +25,7 @@ from rollbook.errors import (
 )
 
 USER_AGENT = f"rollbook-python/{__version__}"
-JSON_TIMEOUT = httpx.Timeout(connect=10, read=30, write=30, pool=10)
+JSON_TIMEOUT = httpx.Timeout(connect=3, read=30, write=30, pool=10)
 TRANSFER_TIMEOUT = httpx.Timeout(connect=15, read=600, write=600, pool=15)
 """Also for calls in which the server reads every byte that was uploaded."""
 

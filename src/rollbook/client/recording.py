@@ -148,6 +148,7 @@ class Recording:
     ) -> int:
         """Uploads one artifact, a file or arrays with their clock `t_ns`, and returns its size in bytes.
 
+        A video may be frames, which are encoded at the `fps` of the episode.
         `on_progress(kind, sent, total)` is called as bytes leave. Uploading a kind again replaces it.
         """
         if self.finalized:
@@ -157,7 +158,9 @@ class Recording:
                 f"{kind} cannot be uploaded: steps or frames were logged, which become the {kind}"
             )
             raise ConfigurationError(message=message)
-        files = await self._in_thread(partial(ArtifactFiles, {checked_kind(kind): file}, t_ns))
+        files = await self._in_thread(
+            partial(ArtifactFiles, {checked_kind(kind): file}, t_ns, self._body.get("fps"))
+        )
         with files:
             return await self.upload_file(files.by_kind[kind], on_progress)
 

@@ -76,6 +76,9 @@ def _clocks_given(
 def _clock(record: str, namespace: str, value: ArrayLike) -> NDArray[np.int64]:
     field = f"the clock of {namespace}"
     clock = np.asarray(value)
+    if not clock.size:
+        expected = "one time for each step; leave the arrays out if there were no steps"
+        raise InvalidValue(record=record, field=field, value="0 rows long", expected=expected)
     if clock.dtype.kind == "M":
         if np.isnat(clock).any():
             raise InvalidValue(record=record, field=field, value="NaT", expected="a time")
@@ -91,11 +94,29 @@ def _clock(record: str, namespace: str, value: ArrayLike) -> NDArray[np.int64]:
         raise InvalidValue(
             record=record, field=field, value=str(clock.max()), expected="at most 64 bits, signed"
         )
-    return clock.astype(np.int64, copy=False)
+    times = clock.astype(np.int64, copy=False)
+    row = first_fall(times)
+    if row is not None:
+        raise InvalidValue(
+            record=record,
+            field=field,
+            value=f"{times[row]} ns at row {row}",
+            expected=f"later than row {row - 1}, at {times[row - 1]} ns",
+        )
+    return times
+
+
+def first_fall(times: NDArray[np.int64]) -> int | None:
+    """The first row whose time is not later than that of the row before it; None for a clock that rises."""
+    falls = np.flatnonzero(times[1:] <= times[:-1])
+    return int(falls[0]) + 1 if falls.size else None
 
 
 def _rows(record: str, key: str, value: ArrayLike, rows: int) -> NDArray[Any]:
     array = storable_array(key, value)
+    if array.dtype.kind == "c":
+        expected = "real numbers; give the real and the imaginary part as two arrays"
+        raise InvalidValue(record=record, field=key, value=str(array.dtype), expected=expected)
     if array.ndim == 0 or len(array) != rows:
         raise InvalidValue(
             record=record,
