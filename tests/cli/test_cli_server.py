@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +90,19 @@ def test_a_retention_policy_is_tried_added_listed_and_removed(tmp_path: Path, or
     assert retention("list") == []
     unknown = rollbook("server", "retention", "hold", org_id, "none", "--reason", "x", *place)
     assert (unknown.returncode, "no episode" in unknown.stderr) == (2, True)
+
+
+def test_the_address_that_serve_prints_accepts_connections(tmp_path: Path) -> None:
+    """The server is stopped as soon as it has printed its key, long before it could answer."""
+    rollbook_command = str(Path(sys.executable).with_name("rollbook"))
+    command = [rollbook_command, "serve", "--data", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            port = int(re.findall(r"http://[\d.]+:(\d+)", process.stdout.readline())[0])
+            os.kill(process.pid, signal.SIGSTOP)
+            socket.create_connection(("127.0.0.1", port)).close()
+        finally:
+            process.kill()
