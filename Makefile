@@ -24,10 +24,8 @@ $(READY): pyproject.toml scripts/venv.sh $(call stale,$(READY))
 # The development environment can run the demo; without it, install only what the demo needs.
 ENOUGH := $(if $(wildcard $(READY)),$(READY),$(DEMO))
 
-demo: $(ENOUGH) ## the contract loop, a store, then the whole loop: rollouts, a server, a candidate, ship or hold
-	.venv/bin/rollbook contracts check
-	.venv/bin/python examples/store_tour.py
-	.venv/bin/python -m examples.whole_loop
+demo: $(ENOUGH) ## the whole loop: generated rollouts, a server, a candidate, ship or hold
+	@.venv/bin/python -m examples.whole_loop .demo/loop
 
 # One worker per core; the tests of one file stay together, so that they share its servers and stores.
 PYTEST := .venv/bin/pytest -n auto --dist loadfile --no-loadscope-reorder

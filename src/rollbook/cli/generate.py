@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollbook.cli.output import AsJson, print_done, print_json, print_rows, say
-from rollbook.cli.progress import compilation_shown, hint_at_replace, progress_bar
+from rollbook.cli.progress import compilation_shown, hint_at_replace, live_bar, progress_bar
 from rollbook.errors import ConfigurationError, UnfinishedRun
 
 if TYPE_CHECKING:
@@ -200,34 +200,28 @@ def _row_progress(
     total: int, *, quiet: bool
 ) -> Iterator[Callable[[int, int, RolloutDatasetWriterStats], None] | None]:
     """A live line on standard error: rows, chains, candidates per second, and the remaining time."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
     if quiet:
         yield None
         return
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=10),
         MofNCompleteColumn(),
         TextColumn("rows, {task.fields[chains]} chains, {task.fields[speed]} candidates/s"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task("rolling out", total=total, chains=0, speed="-")
+    what = "rolling out"
+    with live_bar(*columns) as shown:
+        task = shown.add_task(what, total=total, chains=0, speed="-")
         started = time.monotonic()
 
         def on_row(done: int, _total: int, stats: RolloutDatasetWriterStats) -> None:
             rate = stats.candidates_scored / max(time.monotonic() - started, 1e-9)
             shown.update(task, completed=done, chains=stats.rollouts_written, speed=f"{rate:,.0f}")
 
-        with compilation_shown(shown.console):
+        with compilation_shown(shown, task, what):
             yield on_row
 
 
@@ -254,7 +248,7 @@ def preview(
     """Draw one rollout: the scene from above, candidates by their gain, the chain, and the target before and after."""
     from rollbook.generate.preview_rollout import draw_preview
 
-    with hint_at_replace(replace), compilation_shown():
+    with hint_at_replace(replace), progress_bar("drawing", compiles=True):
         drawn = draw_preview(
             _loaded(config, source, split),
             row=row,
@@ -312,10 +306,7 @@ def compare(
         selected_depth=type(loaded.selected_depth)(enabled=False),
     )
     opened, rows = loaded.setup_target().rows()
-    with (
-        nullcontext() if as_json else progress_bar("comparing") as on_row,
-        nullcontext() if as_json else compilation_shown(),
-    ):
+    with nullcontext() if as_json else progress_bar("comparing", compiles=True) as on_row:
         comparison = compare_policies(loaded, opened, rows, names, on_row=on_row)
     results = [dataclasses.asdict(each) for each in comparison.results(reference)]
     if as_json:

@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar for counted work, messages about compilation, and the hint at `--replace`."""
+"""Progress on standard error: a bar for counted work, a line about compilation, and the hint at `--replace`."""
 
 from __future__ import annotations
 
@@ -12,34 +12,45 @@ Progress = Callable[[int, int], None]
 """Called with the number of finished items and of all items."""
 
 
+_COMPILING = "first run of this command: compiling for this machine; later runs skip this"
+
+
 @contextmanager
-def progress_bar(what: str) -> Iterator[Progress]:
-    """A progress bar that disappears at the end."""
+def progress_bar(what: str, *, compiles: bool = False) -> Iterator[Progress]:
+    """A progress bar on a terminal, which disappears at the end. `compiles`: the work may compile functions."""
+    with live_bar() as bar:
+        task = bar.add_task(what, total=None)
+        with compilation_shown(bar, task, what) if compiles else nullcontext():
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def live_bar(*columns: Any) -> Any:
+    """A line on standard error that is redrawn in place. In a log file there is no such line."""
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    console = Console(stderr=True)
+    return Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 @contextmanager
-def compilation_shown(console: Any = None) -> Iterator[None]:
-    """Names every kernel that is compiled: a first run takes a minute longer, and must not look stuck."""
-    from rich.console import Console
+def compilation_shown(bar: Any, task: Any, what: str) -> Iterator[None]:
+    """Says once that functions are compiled, because a first run takes a minute longer and must not look stuck.
 
+    On a terminal the bar counts them, in the place of `what`.
+    """
     from rollbook.generate.raycast.compiled import report_compilation
 
-    shown = console or Console(stderr=True)
-    named: list[str] = []
+    count = 0
 
-    def say(name: str) -> None:
-        if not named:
-            shown.print("first run: compiling kernels, once for this machine", style="dim")
-        named.append(name)
-        shown.print(f"  {name}", style="dim")
+    def report(compiling: bool) -> None:
+        nonlocal count
+        if compiling and not count:
+            bar.console.print(_COMPILING, style="dim", highlight=False)
+        count += compiling
+        bar.update(task, description=f"compiling {count}" if compiling else what)
 
-    with report_compilation(say):
+    with report_compilation(report):
         yield
 
 

@@ -103,7 +103,7 @@ def make(
         walk={"frames": frames},
         sensing={"points_per_frame": points_per_frame},
     )
-    with progress_bar("making scenes") as progress, hint_at_replace(replace):
+    with progress_bar("making scenes", compiles=True) as progress, hint_at_replace(replace):
         manifest = make_source_store(
             out, asked, workers=workers, replace=replace, progress=progress
         )
@@ -323,7 +323,7 @@ def import_(
     from rollbook.generate.sources.import_source import import_source_store
 
     asked = options.config() if config is None else _config_alone(config, context)
-    with progress_bar("importing") as progress, hint_at_replace(replace):
+    with progress_bar("importing", compiles=True) as progress, hint_at_replace(replace):
         report = import_source_store(out, asked, replace=replace, progress=progress)
     _print_written(out, report.manifest, report.messages, as_json)
 
@@ -431,7 +431,7 @@ def validate(
     """
     from rollbook.generate.sources.validation import validate_source_store
 
-    with progress_bar("checking") as progress:
+    with progress_bar("checking", compiles=True) as progress:
         result = validate_source_store(existing_path(store), deep=deep, progress=progress)
     found = result.violations
     if as_json:

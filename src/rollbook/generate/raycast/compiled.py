@@ -31,21 +31,35 @@ def inlined(function: F) -> F:
 
 
 @contextmanager
-def report_compilation(say: Callable[[str], None]) -> Iterator[None]:
-    """Calls `say` with the name of every function that is compiled, so that a slow first run explains itself."""
+def report_compilation(report: Callable[[bool], None]) -> Iterator[None]:
+    """Calls `report` with True when a function begins to be compiled, and with False when none is left.
+
+    A function that needs another one compiles it first, so there can be several True in a row.
+    """
     event = _numba().core.event
+    open_ones = 0
 
     class Reporter(event.Listener):  # type: ignore[name-defined, misc]
         def on_start(self, event: Any) -> None:
-            function = event.data["dispatcher"].py_func
-            if function.__module__.startswith("rollbook."):  # numba also compiles its own functions
-                say(function.__name__.strip("_").replace("_", " "))
+            nonlocal open_ones
+            if _is_ours(event):
+                open_ones += 1
+                report(True)
 
         def on_end(self, event: Any) -> None:
-            pass
+            nonlocal open_ones
+            if _is_ours(event):
+                open_ones -= 1
+                if not open_ones:
+                    report(False)
 
     with event.install_listener("numba:compile", Reporter()):
         yield
+
+
+def _is_ours(event: Any) -> bool:
+    """numba also compiles functions of its own."""
+    return str(event.data["dispatcher"].py_func.__module__).startswith("rollbook.")
 
 
 def _numba() -> Any:
