@@ -16,11 +16,11 @@ def fresh_functions() -> Any:
     def inner(x: float) -> float:
         return x * 2
 
-    def outer(x: float) -> float:
+    def outer(x: float) -> Any:
         return compiled(x) + 1
 
     inner.__module__ = outer.__module__ = "rollbook.somewhere"
-    compiled = numba.njit(inner)
+    compiled: Any = numba.njit(inner)
     return numba.njit(outer)
 
 

@@ -6,6 +6,7 @@ every digest in a record is computed again and compared.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -272,20 +273,21 @@ def read_document(
             yield from _entries(line, f"line {number}: $", rules, source)
 
 
-def read_file(path: Path, *, rules: ContractRules = STRICT) -> Iterator[Entry]:
+def read_file(path: str | os.PathLike[str], *, rules: ContractRules = STRICT) -> Iterator[Entry]:
     """Every record in a JSON file or a JSONL file (`.jsonl`, `.ndjson`)."""
+    file = Path(path)
     try:
-        data = path.read_bytes()
+        data = file.read_bytes()
     except OSError as error:
         detail = f"cannot be opened ({error.strerror or error})"
         raise StorageError(path=str(path), detail=detail) from error
-    return read_document(data, rules=rules, source=path.name, lines=path.suffix in LINE_SUFFIXES)
+    return read_document(data, rules=rules, source=file.name, lines=file.suffix in LINE_SUFFIXES)
 
 
 def write_file(
     table: RolloutTable,
     batches: Sequence[TrainerBatch],
-    path: Path,
+    path: str | os.PathLike[str],
     *,
     reference_only: bool = False,
     replace: bool = False,
@@ -294,7 +296,7 @@ def write_file(
     artifacts = (artifact_to_json(each, reference_only=reference_only) for each in table)
     made = (batch_to_json(each, reference_only=reference_only) for each in batches)
     with atomic_write(path, replace=replace) as file:
-        if path.suffix in LINE_SUFFIXES:
+        if Path(path).suffix in LINE_SUFFIXES:
             file.writelines(record + b"\n" for record in chain(artifacts, made))
             return
         file.write(b'{"artifacts":[')

@@ -1,0 +1,102 @@
+"""A newcomer types what the README says, from top to bottom, in a fresh clone: every block works."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from examples.replay.throwaway_server import throwaway_server
+from rollbook.client import default
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the files that git has, and with the .venv that `make demo` makes."""
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    for name in ("Makefile", "README.md", "docs", "examples", "pyproject.toml"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / ".venv").symlink_to(sys.prefix)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("ROLLBOOK_HOME", str(tmp_path / "home"))
+    yield folder
+    default.close()
+
+
+def test_every_block_works_in_order(clone: Path, tmp_path: Path) -> None:
+    shell = ""
+    names: dict[str, object] = {}
+    with throwaway_server(tmp_path / "server") as (url, key):
+        started = (tmp_path / "server" / "printed.txt").read_text()
+        for kind, text in BLOCKS:
+            if kind == "sh" and text.startswith("make "):
+                assert set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)) <= TARGETS
+            elif kind == "sh":
+                # a shell remembers what was typed into it before
+                shell += "".join(f"{line}\n" for line in text.splitlines() if line.startswith(". "))
+                typed(shell + text)
+            elif kind == "python":
+                text = text.replace("http://127.0.0.1:8321", url).replace("rt_…", key)
+                exec(compile(text, "README.md", "exec"), names)
+            elif kind == "console":
+                command, *printed = text.splitlines()
+                assert command == "$ rollbook serve"
+                assert [shape(line) for line in printed] == [
+                    shape(line) for line in started.rstrip().splitlines()
+                ]
+            else:
+                assert all(line.startswith("pip install ") for line in text.splitlines()), kind
+    assert (clone / "rollout.png").stat().st_size > 10_000
+    assert "<html" in (clone / "audit.html").read_text()
+
+
+def typed(text: str) -> None:
+    """As in a shell whose PATH does not have the environment of these tests."""
+    path = os.pathsep.join(
+        each
+        for each in os.environ["PATH"].split(os.pathsep)
+        if each != str(Path(sys.prefix, "bin"))
+    )
+    done = subprocess.run(
+        ["bash", "-e"],
+        input=text,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+
+
+def shape(line: str) -> str:
+    """A line of the server's first start without what differs from start to start."""
+    line = re.sub(r"http://127\.0\.0\.1:\d+", "URL", line)
+    line = re.sub(r"(token=|rt_)\S+", r"\1…", line)
+    return re.sub(r"data in \S+", "data in FOLDER", line)
+
+
+def test_all_extras_are_listed_and_no_others() -> None:
+    table = README.partition("| extra | for |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", table)) >= set(EXTRAS)
+    first = [row.split("|")[1] for row in table.strip().splitlines()[1:]]
+    named = {each for cell in first for each in re.findall(r"`(\w+)`", cell)}
+    assert named <= set(EXTRAS)
+
+
+def test_the_extras_of_pip_lines_exist() -> None:
+    named = re.findall(r"\[([\w,]+)\]'", "".join(text for _, text in BLOCKS))
+    assert named
+    assert {extra for each in named for extra in each.split(",")} <= set(EXTRAS)
