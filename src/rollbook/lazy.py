@@ -14,8 +14,63 @@ The plain imports keep misspelled names visible to type checkers; `X as X` marks
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+
+EXTRAS = {
+    "adapters": (),
+    "client": ("httpx",),
+    "evals": (),
+    "frames": ("duckdb", "pandas", "polars", "pyarrow"),
+    "generate": ("embreex", "llvmlite", "matplotlib", "numba", "scipy", "trimesh"),
+    "gym": ("gymnasium",),
+    "otel": ("opentelemetry",),
+    "postgres": ("psycopg",),
+    "ray": ("ray",),
+    "remote": ("fsspec", "s3fs"),
+    "server": (
+        *("alembic", "anyio", "argon2", "boto3", "botocore", "fastapi", "httptools", "jinja2"),
+        *("prometheus_client", "sqlalchemy", "starlette", "uvicorn", "uvloop"),
+    ),
+    "store": ("PIL", "numcodecs", "zarr"),
+    "torch": ("torch",),
+    "video": ("av",),
+}
+"""Every extra of Rollbook, with the libraries for which it is the one to install."""
+
+
+@contextmanager
+def needs(what: str, extra: str | None = None) -> Iterator[None]:
+    """For the import of an optional library: a missing one raises ConfigurationError with the pip command.
+
+    `extra` installs it, if that is not the extra of EXTRAS.
+
+        with needs("drawing a depth image"):
+            from PIL import Image
+    """
+    try:
+        yield
+    except ImportError as missing:
+        told = missing_extra(missing, what, extra)
+        if told is None:
+            raise
+        raise told from missing
+
+
+def missing_extra(missing: ImportError, what: str, extra: str | None = None) -> Exception | None:
+    """The error that names the pip command, or None if no extra installs what is missing."""
+    library = str(missing.name).partition(".")[0]
+    home = extra or next((name for name, known in EXTRAS.items() if library in known), None)
+    if home is None or library == "rollbook":
+        return None
+    from rollbook.errors import ConfigurationError  # late: `import rollbook` has to be quick
+
+    why = "which is not installed"
+    if not isinstance(missing, ModuleNotFoundError):
+        why = f"which cannot be loaded ({missing})"
+    command = f"pip install 'rollbook[{home}]'"
+    return ConfigurationError(message=f"{what} needs {library}, {why}: {command}")
 
 
 def lazy_names(
@@ -34,19 +89,8 @@ def lazy_names(
         home = modules.get(name) or home_of.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        try:
+        with needs(f"{package}.{name}", extra):
             module = importlib.import_module(home)
-        except ModuleNotFoundError as error:
-            if extra is None or str(error.name).startswith("rollbook"):
-                raise
-            from rollbook.errors import (
-                ConfigurationError,
-            )  # late: `import rollbook` has to be quick
-
-            raise ConfigurationError(
-                message=f"{package}.{name} needs {error.name}, which is not installed: "
-                f"pip install 'rollbook[{extra}]'"
-            ) from error
         value = module if name in modules else getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value

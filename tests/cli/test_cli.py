@@ -23,10 +23,8 @@ from rollbook.contracts import (
     save_table,
     write_file,
 )
-from rollbook.store import write_rollout_zarr_store
 from tests.command import Ended, rollbook
 from tests.factories import artifact, proof, revision, samples, table
-from tests.store.synthetic import make_records
 
 
 @pytest.fixture
@@ -136,45 +134,6 @@ def test_help_loads_no_room_and_no_heavy_library() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stderr == "[]\n"
-
-
-@pytest.mark.parametrize(
-    ("library", "extra", "arguments"),
-    [
-        ("httpx", "client", "whoami"),
-        ("httpx", "client", "keys list"),
-        ("httpx", "client", "login --no-browser"),
-        ("httpx", "client", "episodes list"),
-        ("zarr", "store", "store repack {store} {out} --profile archive"),
-        ("sqlalchemy", "server", "server restore {backup} --data {out}"),
-        ("sqlalchemy", "server", "server migrate --data {out}"),
-        ("scipy", "evals", "replay run --policy a:b --candidate-version c --store {store}"),
-    ],
-)
-def test_a_command_without_its_library_prints_the_pip_command(
-    library: str, extra: str, arguments: str, tmp_path: Path
-) -> None:
-    write_rollout_zarr_store(tmp_path / "s", make_records(1, seed=1), selected_depth_enabled=False)
-    places = {"store": tmp_path / "s", "out": tmp_path / "out", "backup": tmp_path}
-    argv = ["rollbook", *arguments.format(**places).split()]
-    program = (
-        f"import sys; sys.modules[{library!r}] = None; sys.argv = {argv!r}\n"
-        "from rollbook.cli.main import main; main()"
-    )
-    environment = {
-        **os.environ,
-        "ROLLBOOK_API_KEY": "rt_0123456789_" + "a" * 43,
-        "ROLLBOOK_BASE_URL": "http://127.0.0.1:9",
-        "ROLLBOOK_HOME": str(tmp_path),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment
-    )
-    assert done.returncode == 2
-    assert (
-        f"needs {library}, which is not installed: pip install 'rollbook[{extra}]'" in done.stderr
-    )
-    assert "Traceback" not in done.stderr
 
 
 def test_the_package_alone_loads_no_room() -> None:

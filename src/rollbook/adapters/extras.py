@@ -5,14 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from rollbook.errors import ConfigurationError
+from rollbook.lazy import needs
 
 
 def library(name: str) -> Any:
-    try:
+    with needs("this adapter", "adapters"):
         return import_module(name)
-    except ImportError as missing:
-        package = name.partition(".")[0]
-        raise ConfigurationError(
-            message=f"{package} is not installed; install it with: pip install 'rollbook[adapters]'"
-        ) from missing

@@ -26,20 +26,8 @@ from rollbook.cli.exit_codes import exit_code_of
 from rollbook.cli.output import print_error, say
 from rollbook.cli.plain_text import make_output_safe
 from rollbook.cli.termination import ended_by_signals
-from rollbook.errors import ConfigurationError, RollbookError
-
-_LIBRARIES = {
-    "client": ("httpx",),
-    "server": ("alembic", "anyio", "argon2", "fastapi", "jinja2", "sqlalchemy", "uvicorn"),
-    "store": ("PIL", "zarr"),
-    "evals": ("scipy",),
-    "video": ("av",),
-    "frames": ("duckdb", "pandas", "polars", "pyarrow"),
-    "generate": ("matplotlib", "numba", "trimesh"),
-    "gym": ("gymnasium",),
-    "postgres": ("psycopg",),
-}
-"""Libraries that commands import, by the extra of Rollbook that installs them."""
+from rollbook.errors import RollbookError
+from rollbook.lazy import missing_extra
 
 RECORD, STORE, GENERATE, REPLAY, OPERATE = "Record", "Store", "Generate", "Replay", "Operate"
 
@@ -134,13 +122,11 @@ def _run() -> None:
         app()
     except RollbookError as error:
         _fail(error)
-    except ModuleNotFoundError as error:
-        library = str(error.name).partition(".")[0]
-        for extra, libraries in _LIBRARIES.items():
-            if library in libraries:
-                message = f"this command needs {library}, which is not installed: pip install 'rollbook[{extra}]'"
-                _fail(ConfigurationError(message=message))
-        raise
+    except ImportError as error:
+        told = missing_extra(error, "this command")
+        if not isinstance(told, RollbookError):
+            raise
+        _fail(told)
 
 
 def _fail(error: RollbookError) -> NoReturn:

@@ -20,6 +20,7 @@ from rollbook import __version__
 from rollbook.cli.output import AsJson, print_findings, print_json, print_limited, say, shown_bytes
 from rollbook.cli.termination import left_to_the_server
 from rollbook.errors import ConfigurationError
+from rollbook.lazy import needs
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -35,7 +36,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_EXTRA = "pip install 'rollbook[server]'"
 OPTIONS = (
     "data_dir",
     "secret",
@@ -177,13 +177,10 @@ def _named_values(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def settings_of(data: Path | None, **overrides: Any) -> Settings:
-    try:
+    with needs("the server"):
         import sqlalchemy  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
-    except ImportError as missing:
-        message = f"the server needs {missing.name}, which is not installed: {_EXTRA}"
-        raise ConfigurationError(message=message) from missing
     from rollbook.server.settings import Settings, default_data_dir
 
     return Settings.load(data or default_data_dir(), **overrides)

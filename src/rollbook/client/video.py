@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.errors import ConfigurationError, StorageError
+from rollbook.lazy import needs
 
 if TYPE_CHECKING:
     import av
@@ -48,11 +49,8 @@ def exact_rate(fps: object) -> Fraction:
 
 
 def pyav() -> Any:
-    try:
+    with needs("encoding a video"):
         return import_module("av")
-    except ImportError as missing:
-        message = "video needs PyAV, which is not installed: pip install 'rollbook[video]'"
-        raise ConfigurationError(message=message) from missing
 
 
 def picture(value: object, what: str) -> Picture:

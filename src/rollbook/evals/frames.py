@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from rollbook.contracts.streams import CLOCK_FIELD
 from rollbook.errors import ConfigurationError, InvalidValue
 from rollbook.evals.baselines import Baseline
+from rollbook.lazy import needs
 from rollbook.scoring.actions import key_parts
 from rollbook.scoring.observations import ObservationTable
 
@@ -110,10 +110,8 @@ def _times(baseline: Baseline, table: ObservationTable, fps: float) -> NDArray[n
 
 class _Video:
     def __init__(self, path: Path, *, exactly: bool) -> None:
-        if find_spec("av") is None:
-            message = "frames need PyAV, which is not installed: pip install 'rollbook[video]'"
-            raise ConfigurationError(message=message)
-        import av
+        with needs("reading frames"):
+            import av
 
         self._exactly = exactly
         self._path = path

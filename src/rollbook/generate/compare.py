@@ -15,6 +15,7 @@ from rollbook.generate.rollout.policies import CounterfactualSelectionPolicy
 from rollbook.generate.rollout.recipes import RolloutRecipeConfig
 from rollbook.generate.row_rollouts import RolloutDatasetWriterStats, RowRoller
 from rollbook.generate.sources.reader import SourceStore
+from rollbook.lazy import needs
 from rollbook.store.records import CounterfactualRolloutResult, RolloutChain
 
 _OWN_SCORES = {
@@ -116,7 +117,8 @@ def _finite_or_none(value: float) -> float | None:
 
 def paired_interval(differences: NDArray[np.float64]) -> tuple[float, float, float]:
     """Lower limit, mean and upper limit of the 95 % interval of a mean (Student's t); infinite for a single pair."""
-    from scipy.stats import t
+    with needs("comparing policies"):
+        from scipy.stats import t
 
     count = len(differences)
     mean = float(differences.mean())

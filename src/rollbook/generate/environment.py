@@ -32,14 +32,11 @@ from rollbook.generate.rollout.nodes import (
     OfferedNode,
 )
 from rollbook.generate.targets.selection import SelectedTarget
+from rollbook.lazy import needs
 
-try:
+with needs("the environment"):
     import gymnasium
     from gymnasium import spaces
-except ImportError as _error:
-    raise ConfigurationError(
-        message="the environment needs gymnasium: pip install 'rollbook[gym]'"
-    ) from _error
 
 Observation = dict[str, Any]
 """Arrays by name."""

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.errors import ConfigurationError
 from rollbook.generate.geometry.boxes import Boxes
 from rollbook.generate.geometry.camera import Camera
 from rollbook.generate.geometry.poses import centres, forwards
@@ -21,6 +20,7 @@ from rollbook.generate.rollout.nodes import EvaluatedNode, Node, RolloutTask
 from rollbook.generate.rollout.recipes import RolloutRecipeConfig
 from rollbook.generate.sources.reader import SourceRow
 from rollbook.generate.targets.selection import SelectedTarget
+from rollbook.lazy import needs
 
 Array = NDArray[np.float64]
 
@@ -114,12 +114,9 @@ class Matplotlib:
 
     @classmethod
     def loaded(cls) -> Matplotlib:
-        try:
+        with needs("drawing a picture"):
             from matplotlib import collections, colormaps, figure
             from matplotlib.backends import backend_agg
-        except ImportError as error:
-            message = "pictures need matplotlib: pip install 'rollbook[generate]'"
-            raise ConfigurationError(message=message) from error
         return cls(figure, backend_agg, collections, colormaps)
 
 

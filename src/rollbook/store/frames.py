@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.errors import ConfigurationError
+from rollbook.lazy import needs
 from rollbook.store.coded_words import CodedWords, coded_words
 from rollbook.store.schema import TABLES
 from rollbook.store.store_view import StoreView
@@ -30,12 +31,8 @@ Array = NDArray[Any]
 
 
 def library(name: str) -> Any:
-    try:
+    with needs("this view of a store"):
         return import_module(name)
-    except ImportError as missing:
-        raise ConfigurationError(
-            message=f"{name} is not installed; install it with: pip install 'rollbook[frames]'"
-        ) from missing
 
 
 def table_columns(store: StoreView, table: str, columns: Sequence[str] | None) -> dict[str, Array]:

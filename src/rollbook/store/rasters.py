@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.digest import checksum
-from rollbook.errors import ConfigurationError, StorageError
+from rollbook.errors import StorageError
 from rollbook.files import write_errors
+from rollbook.lazy import needs
 from rollbook.store.raw_layout import (
     METADATA_FILE,
     WrittenFiles,
@@ -33,12 +34,8 @@ _INDEX = np.dtype("<u8")
 
 def blosc(typesize: int) -> Any:
     """The codec of one frame. It is installed with zarr."""
-    try:
+    with needs("reading depth images"):
         from numcodecs.blosc import Blosc
-    except ImportError as missing:
-        raise ConfigurationError(
-            message="depth images need zarr's codecs, which are not installed: pip install 'rollbook[store]'"
-        ) from missing
     shuffle = Blosc.BITSHUFFLE if typesize == 1 else Blosc.SHUFFLE
     return Blosc(cname="zstd", clevel=_LEVEL, shuffle=shuffle)
 

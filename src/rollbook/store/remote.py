@@ -25,6 +25,7 @@ from rollbook.errors import (
     TruncatedFile,
 )
 from rollbook.files import AnyPath, locked, write_files
+from rollbook.lazy import needs
 from rollbook.store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     FileSums,
@@ -158,12 +159,8 @@ class _Remote:
 
 
 def _fsspec() -> Any:
-    try:
+    with needs("a store at a URL"):
         import fsspec
-    except ImportError as missing:
-        raise ConfigurationError(
-            message="stores at a URL need fsspec, which is not installed: pip install 'rollbook[remote]'"
-        ) from missing
     return fsspec
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rollbook.digest import checksum
 from rollbook.errors import ConfigurationError, NotRawArray
 from rollbook.files import write_errors
+from rollbook.lazy import needs
 from rollbook.store.manifest import FileSums
 from rollbook.store.rasters import blosc
 from rollbook.store.raw_array import (
@@ -172,8 +173,9 @@ class _Repacked:
         return growing.close()
 
     def _archived(self) -> WrittenFiles:
-        import zarr
-        from zarr.codecs import BloscCodec
+        with needs("the archive profile"):
+            import zarr
+            from zarr.codecs import BloscCodec
 
         array = zarr.create_array(
             str(self._target),

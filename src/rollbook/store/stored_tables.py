@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.row_numbers import Rows, row_number, row_numbers
 from rollbook.errors import ConfigurationError, Refusal, StorageError, UnsupportedVersion
+from rollbook.lazy import needs
 from rollbook.store.coded_words import coded_words
 from rollbook.store.manifest import StoreManifest, read_manifest
 from rollbook.store.mapped import MappedArray, is_raw
@@ -99,7 +100,8 @@ class StoredTables:
     @property
     def root(self) -> zarr.Group:
         """The store as a read-only group of zarr-python."""
-        import zarr
+        with needs("the store as a group of zarr-python"):
+            import zarr
 
         self.local("")
         return zarr.open_group(str(self.store_dir), mode="r", use_consolidated=False)
@@ -174,7 +176,8 @@ class StoredTables:
         folder = self.local(path)
         if is_raw(folder):
             return MappedArray.open(folder).view()
-        import zarr
+        with needs("a store of the archive profile"):
+            import zarr
 
         array = zarr.open_array(str(folder), mode="r")
         values: Array = np.asarray(array[...])

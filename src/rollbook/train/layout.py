@@ -17,20 +17,16 @@ from rollbook.contracts.rl.text_column import offsets_of
 from rollbook.contracts.row_numbers import Rows
 from rollbook.errors import (
     ColumnLengthMismatch,
-    ConfigurationError,
     EmptyTrainerBatch,
     InvalidNumber,
 )
+from rollbook.lazy import needs
 
 
 def import_torch() -> Any:
-    try:
+    with needs("a tensor"):
         import torch
         import torch.utils.data
-    except ImportError as missing:
-        raise ConfigurationError(
-            message="tensors need torch, which is not installed: pip install 'rollbook[torch]'"
-        ) from missing
     return torch
 
 

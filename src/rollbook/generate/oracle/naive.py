@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollbook.errors import ConfigurationError
 from rollbook.generate.geometry.camera import Camera
 from rollbook.generate.oracle.face_distance import TERMS, face_square, face_terms
 from rollbook.generate.oracle.oracle import SMALLEST_ERROR, Oracle
 from rollbook.generate.oracle.surface import SurfaceFaces
 from rollbook.generate.raycast.compiled import compiled
+from rollbook.lazy import needs
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -72,11 +72,8 @@ def brute_squares(points: Floats, corners: Floats) -> tuple[Floats, Floats]:
 
 def kd_distances(samples: Floats, points: Floats) -> Doubles:
     """Distance from each sample [S, 3] to the nearest point [n, 3]."""
-    try:
+    with needs("checking labels of the area metric"):
         from scipy.spatial import KDTree
-    except ImportError as missing:
-        message = "checking labels of the area metric needs scipy: pip install scipy"
-        raise ConfigurationError(message=message) from missing
     found: Doubles = KDTree(points).query(samples)[0]
     return found
 

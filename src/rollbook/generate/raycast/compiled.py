@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
-from rollbook.errors import ConfigurationError
+from rollbook.lazy import needs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,11 +63,8 @@ def _is_ours(event: Any) -> bool:
 
 
 def _numba() -> Any:
-    try:
+    with needs("generation"):
         import numba
-    except ImportError as error:
-        message = f"generation needs numba: pip install 'rollbook[generate]' ({error})"
-        raise ConfigurationError(message=message) from error
     settings: Any = numba.config
     if not os.access(os.path.dirname(__file__), os.W_OK) and not settings.CACHE_DIR:
         # the package folder is read-only: without a cache folder every process would compile again

@@ -14,16 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rollbook.errors import ConfigurationError
+from rollbook.lazy import needs
 
-try:
+with needs("generation"):
     from llvmlite import ir
     from numba.core import types
     from numba.extending import intrinsic
-except ImportError as missing:
-    raise ConfigurationError(
-        message="generation needs numba: pip install 'rollbook[generate]'"
-    ) from missing
 
 LANES = 16
 FLOAT32: Any = types.float32

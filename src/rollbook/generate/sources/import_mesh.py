@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rollbook.errors import ConfigurationError, InvalidMesh
 from rollbook.generate.geometry.mesh import TriangleMesh
 from rollbook.generate.sources.import_ply import Lists, PlyElement, read_ply
+from rollbook.lazy import needs
 
 Up: TypeAlias = Literal["y", "z"]
 MESH_SUFFIXES: Final = (".glb", ".gltf", ".obj", ".stl", ".ply")
@@ -148,11 +149,8 @@ def in_world(points: NDArray[Any], up: Up, scale: float) -> NDArray[np.float64]:
 
 def _from_scene(place: Path) -> _Parts:
     """Vertices and faces of all geometries, each with its own transform. Every node of the file is an instance."""
-    try:
+    with needs("importing a mesh"):
         import trimesh
-    except ImportError as error:
-        message = "importing meshes needs trimesh: pip install 'rollbook[generate]'"
-        raise ConfigurationError(message=message) from error
     try:
         scene: Any = trimesh.load_scene(str(place), process=False, skip_materials=True)
         placed = [

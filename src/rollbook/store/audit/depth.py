@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollbook.contracts.reasons import decode_position_id, decode_strategy_id
-from rollbook.errors import InvalidNumber, RollbookError
+from rollbook.errors import ConfigurationError, InvalidNumber, RollbookError
 from rollbook.store.audit.candidates import mixture_name
 from rollbook.store.audit.rows import (
     Array,
@@ -75,6 +75,8 @@ class _Images:
             return None, candidate, f"rendered at candidate {candidate}, the step took {selected}"
         try:
             return self._read(step_row_id, candidate)
+        except ConfigurationError:
+            raise  # a missing library says nothing about the store
         except (RollbookError, RuntimeError, ValueError) as error:
             # a codec raises the last two for damaged bytes
             return None, candidate, f"the image cannot be read: {error}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.errors import ConfigurationError
+from rollbook.lazy import needs
 from rollbook.store.audit.charts import colour_ramp
 
 _INK, _PAPER, _UNKNOWN_LIGHT, _UNKNOWN_DARK = range(4)
@@ -22,13 +22,9 @@ _TEXT_WIDTH = 76
 
 def depth_png(depth_m: NDArray[Any], *, at_least_px: int = 480, title: str = "") -> bytes:
     """Draw a depth image. Its longer side gets at least `at_least_px` pixels; NaN is unknown depth."""
-    try:
+    with needs("drawing a depth image"):
         from PIL import Image, ImageDraw, ImageFont
         from PIL.PngImagePlugin import PngInfo
-    except ImportError as missing:
-        raise ConfigurationError(
-            message="drawing a depth image needs Pillow, which is not installed: pip install 'rollbook[store]'"
-        ) from missing
     enlarged = max(math.ceil(at_least_px / max(max(depth_m.shape, default=1), 1)), 1)
     depth = depth_m.repeat(enlarged, axis=0).repeat(enlarged, axis=1)
     height, width = depth.shape

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rollbook.errors import ConfigurationError
 from rollbook.files import atomic_write
+from rollbook.lazy import needs
 from rollbook.store.audit.rows import plain
 from rollbook.store.frames import arrow_table, column_words, table_columns
 from rollbook.store.store_view import StoreView
@@ -59,7 +60,8 @@ def export_table(
 
 
 def _write_parquet(content: Any, stream: BinaryIO) -> None:
-    from pyarrow import parquet
+    with needs("a Parquet file"):
+        from pyarrow import parquet
 
     parquet.write_table(content, stream, compression="zstd")
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rollbook.errors import RollbookError
+from rollbook.lazy import needs
 from rollbook.store.audit.rows import Array, Coded, Row, Values, groups_of, word_of
 from rollbook.store.checks.validate import validate_rollout_zarr_store
 from rollbook.store.manifest import ROLLOUT_MANIFEST_FILENAME
@@ -140,13 +141,13 @@ class _Glance:
             if self.status == "unreadable" or not (folder / "zarr.json").is_file():
                 return None
             return MappedArray.open(folder).view() if is_raw(folder) else _read_with_zarr(folder)
-        except (RollbookError, OSError, ValueError, KeyError, TypeError, ImportError):
+        except (RollbookError, OSError, ValueError, KeyError, TypeError):
             return None
 
 
 def _read_with_zarr(folder: Path) -> Array:
-    import zarr
-
+    with needs("a store of the archive profile"):
+        import zarr
     return np.asarray(zarr.open_array(str(folder), mode="r")[...])
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.errors import RollbookError
+from rollbook.errors import ConfigurationError, RollbookError
 from rollbook.store.schema import ROW_COUNTS, TABLES, Column, Table
 from rollbook.store.stored_tables import StoredTables
 
@@ -247,6 +247,8 @@ class StoreColumns:
     def _opening_flaw(self, path: str) -> Flaw | None:
         try:
             self.store.array(path)
+        except ConfigurationError:
+            raise  # a missing library says nothing about the store
         except Exception as error:  # noqa: BLE001 - damaged bytes make a codec raise anything
             self._flaws[array_of(path).path] = flaw = Flaw(
                 "unreadable_column", (str(error) or type(error).__name__).splitlines()[0]

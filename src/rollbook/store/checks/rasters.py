@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from rollbook.errors import ConfigurationError
 from rollbook.store.checks.columns import UNREADABLE, Array, Mask, NotUsable, Rows, StoreColumns
 from rollbook.store.checks.violation import Violation, any_in_row, violation_of_rows, violations_at
 from rollbook.store.rasters import FrameReader
@@ -80,6 +81,8 @@ def check_depth_pixels(columns: StoreColumns) -> Iterator[Violation]:
             return (
                 "" if _pixels_are_valid(depth.frame(row), mask.frame(row)) else "wrong_depth_pixel"
             )
+        except ConfigurationError:
+            raise  # a missing library says nothing about the store
         except Exception:  # noqa: BLE001 - damaged bytes make a codec raise anything
             return "unreadable_depth"
 
@@ -108,6 +111,8 @@ def _frames(columns: StoreColumns, name: str) -> FrameReader:
         raise NotUsable(flaw.message)
     try:
         return FrameReader(columns.store.store_dir / "selected_depth" / name)
+    except ConfigurationError:
+        raise  # a missing library says nothing about the store
     except UNREADABLE as error:
         raise NotUsable(f"selected_depth/{name} cannot be read: {error}") from error
 
