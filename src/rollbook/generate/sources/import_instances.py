@@ -17,6 +17,7 @@ from rollbook.generate.geometry.mesh import TriangleMesh
 from rollbook.generate.geometry.poses import poses_of
 from rollbook.generate.scenes.solids import about_z
 from rollbook.generate.sources.import_mesh import InstanceMesh
+from rollbook.lazy import needs
 
 Instances: TypeAlias = Literal["nodes", "ids", "components"]
 """Where instances come from: nodes of a GLB file, ids of the faces or vertices of a PLY file, connected parts."""
@@ -110,7 +111,8 @@ def _upright_box(points: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDAr
 
 def _outline_yaws(flat: NDArray[np.float64]) -> NDArray[np.float64]:
     """Directions of the sides of the convex outline; 0 alone where points lie on a line."""
-    from scipy.spatial import ConvexHull, QhullError
+    with needs("finding the parts of a mesh"):
+        from scipy.spatial import ConvexHull, QhullError
 
     try:
         outline = flat[ConvexHull(flat).vertices]
