@@ -129,8 +129,9 @@ def _mesh(
 
 def _components(vertices: NDArray[Any], faces: NDArray[Any]) -> NDArray[np.int64]:
     """The connected part of every face. Vertices with equal coordinates are one: many files repeat them."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
+    with needs("finding the parts of a mesh"):
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
 
     joined, corners = _welded(np.asarray(vertices, np.float64), faces)
     ends = np.concatenate([corners[:, [0, 1]], corners[:, [1, 2]]])
