@@ -176,6 +176,47 @@ def test_a_run_that_ends_early_goes_on_with_resume(
     assert resumed["content_sha256"] == whole["content_sha256"]
 
 
+_FRAGILE_POLICY = """
+import os, signal
+from pathlib import Path
+
+def policy(features, names, valid, context):
+    lost = len(list(Path().glob("lost-*")))
+    if not Path("never").exists() and lost < int(Path("times").read_text()):
+        Path(f"lost-{os.getpid()}").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return features[:, names.index("dist_target")].astype("f8")
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_its_row_one_attempt_and_the_third_ends_the_run(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "fragile.py").write_text(_FRAGILE_POLICY)
+    (tmp_path / "times").write_text("1")
+    text = SMOKE.read_text().replace("max_samples = 1", "max_samples = 2")
+    (tmp_path / "own.toml").write_text(text + 'scorer = "fragile:policy"\n')
+    words = ("run", "--config", "own.toml", "--source", tiny_source(), "--json")
+    retried = rollbook(*words, "--out", "a.zarr", "--workers", 2, cwd=tmp_path)
+    assert retried.returncode == 0, retried.stderr
+    assert len(list(tmp_path.glob("lost-*"))) == 1
+    (tmp_path / "never").touch()
+    alone = rollbook(*words, "--out", "b.zarr", cwd=tmp_path)
+    first, second = (json.loads(each.stdout)["content_sha256"] for each in (retried, alone))
+    assert first == second
+    (tmp_path / "never").unlink()
+    (tmp_path / "times").write_text("99")
+    failed = rollbook(*words, "--out", "c.zarr", "--workers", 2, cwd=tmp_path)
+    assert failed.returncode == 1
+    assert json.loads(failed.stderr.splitlines()[-1])["code"] == "generation_failed"
+    assert (
+        "exit status -9; it may have run out of memory: use fewer workers (3 attempts)"
+        in failed.stderr
+    )
+    assert "BrokenProcessPool" not in failed.stderr
+
+
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     words = ("run", "--config", SMOKE, "--source", tiny_source(), "--out", "x.zarr", "--dry-run")
     run = rollbook(*words, "--json", cwd=tmp_path)

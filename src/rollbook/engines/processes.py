@@ -107,7 +107,10 @@ class Processes:
         self._end(worker)
         if not worker.ready and status is not None and status > 0:
             # no signal ended it, so every other worker would end in the same way
-            message = f"a worker cannot be started: its process ended with exit status {status}"
+            message = (
+                f"a worker cannot be started: its process ended with exit status {status}; what it "
+                "printed is above"
+            )
             raise ConfigurationError(message=message)
         detail = f"the worker process was lost with exit status {status}"
         if status == -signal.SIGKILL:
