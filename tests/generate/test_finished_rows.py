@@ -115,6 +115,12 @@ def test_finished_rows_are_neither_used_nor_removed_unless_told(folder: Path) ->
     assert FinishedRows(folder / "x.zarr").numbers() == {0}
 
 
+def test_chains_that_share_a_shell_share_it_in_the_file_too(folder: Path) -> None:
+    beam = FinishedRows(folder / "x.zarr").load(0).records[0].result
+    first, second = (chain.steps[0].candidates.shell_poses for chain in beam.chains[:2])
+    assert first is second
+
+
 def test_rows_that_are_discarded_are_made_again(
     folder: Path, uninterrupted: str, rolled_out: list[int]
 ) -> None:
