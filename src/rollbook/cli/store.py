@@ -180,7 +180,7 @@ def validate(
 ) -> None:
     """Check links, counts, labels and derived values.
 
-    Print every violation with its code and rows. The exit code is 0 only if there are none.
+    Print every violation with its code and rows. The exit code is 0 only if there are none; warnings do not count.
     """
     from rollbook.store.checks.validate import validate_rollout_zarr_store
     from rollbook.store.remote import is_url
@@ -195,14 +195,19 @@ def validate(
         "candidates": result.num_candidates,
     }
     if as_json:
-        rows = [each.as_dict() for each in found]
-        print_json({"ok": result.ok, "store": path, "deep": deep, **counts, "violations": rows})
+        listed = {
+            "violations": [each.as_dict() for each in found],
+            "warnings": [each.as_dict() for each in result.warnings],
+        }
+        print_json({"ok": result.ok, "store": path, "deep": deep, **counts, **listed})
         raise typer.Exit(OK if result.ok else VIOLATIONS)
     for each in found[: limit_or_none(limit)]:
         text = str(each).removesuffix(f" [{each.code}]")
         say(f"  {text}", mark=each.code, colour="red")
     if limit and len(found) > limit:
         say(f"… {len(found) - limit} more; --limit 0 prints all")
+    for each in result.warnings:
+        say(f"  {each}", mark="warning", colour="yellow")
     checked = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     plural = "violation" if len(found) == 1 else "violations"
     say(f"checked {checked}{', and every byte' if deep else '; --deep checks every byte'}")

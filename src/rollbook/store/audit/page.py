@@ -35,6 +35,7 @@ from rollbook.store.audit.suspicious import (
     RolloutSuspiciousQueryConfig,
     suspicious_counts,
     suspicious_rollout_rows,
+    zero_labels_of,
 )
 from rollbook.store.store_view import ImageStoreView, StoreView
 
@@ -126,11 +127,16 @@ def _header(reader: StoreView) -> str:
     )
     return (
         f"<header><h1>{escape(reader.title)}</h1>"
-        f'<div class="tiles">{tiles}</div><dl>{known}</dl></header>'
+        f'<div class="tiles">{tiles}</div>{_warning(reader)}<dl>{known}</dl></header>'
     )
 
 
 # ------------------------------------------------------------------------------------- overview
+
+
+def _warning(reader: StoreView) -> str:
+    found = zero_labels_of(reader).warning
+    return "" if found is None else f'<p class="warning" role="note">Warning: {escape(found)}.</p>'
 
 
 def _waterfall(reader: StoreView) -> str:
@@ -411,6 +417,7 @@ border:1px solid var(--ink)}
 .legend .taken{border:2.5px solid var(--chosen)}
 .split dl{margin:14px 0}
 .split img{width:100%;max-width:320px;border-radius:6px;border:1px solid var(--line)}
+.warning{border-left:3px solid var(--chosen);padding-left:10px}
 .caption,.empty{color:var(--muted);margin:4px 0}
 .scroll{overflow-x:auto;margin-bottom:14px}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}

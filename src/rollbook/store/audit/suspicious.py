@@ -11,6 +11,7 @@ import numpy as np
 from rollbook.contracts.reasons import decode_invalid_reason
 from rollbook.store.audit.rows import Array, Row, columns_of, limited
 from rollbook.store.store_view import StoreView
+from rollbook.store.zero_labels import REACH_ADVICE, ZeroLabels, find_zero_labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ def _all_hits(reader: StoreView, config: RolloutSuspiciousQueryConfig) -> tuple[
         _valid_candidate_missing_label(reader),
         _high_score_invalid_gt_target(reader, config),
         _selected_motion_outlier(reader, config),
+        _root_without_gain(reader),
     )
 
 
@@ -202,6 +204,17 @@ def _selected_motion_outlier(reader: StoreView, config: RolloutSuspiciousQueryCo
         )
 
     return _of_candidates(reader, "selected_motion_outlier", "warning", selected[found], message)
+
+
+def _root_without_gain(reader: StoreView) -> _Hits:
+    found = zero_labels_of(reader)
+    message = f"every labelled candidate has gain 0: {REACH_ADVICE}"
+    return _of_steps(reader, "root_without_gain", found.steps, lambda _: message)
+
+
+def zero_labels_of(reader: StoreView) -> ZeroLabels:
+    names = ("steps/step_index", "candidates/step_row_id", "candidates/target_root_gain")
+    return find_zero_labels(*(reader.array(name) for name in names))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.store.checks.columns import Array, Mask, Segments, StoreColumns
-from rollbook.store.checks.violation import Violation, violations_at
+from rollbook.store.checks.violation import Violation, violation_of_rows, violations_at
 from rollbook.store.schema import CANDIDATES, STEPS
+from rollbook.store.zero_labels import find_zero_labels
 
 _TOLERANCE = 1e-5
 _SUM = "cumulative_"
@@ -51,6 +52,13 @@ def check_label_masks(columns: StoreColumns) -> Iterator[Violation]:
         columns["candidates/q_train_mask"] != expected,
         "q_train_mask is not: it has a label, and its target is valid and matched to ground truth",
     )
+
+
+def warn_zero_labels(columns: StoreColumns) -> Iterator[Violation]:
+    names = ("steps/step_index", "candidates/step_row_id", "candidates/target_root_gain")
+    found = find_zero_labels(*(columns[name] for name in names))
+    if found.warning is not None:
+        yield violation_of_rows("labels_all_zero", "steps", found.steps, found.warning)
 
 
 def check_cumulative(columns: StoreColumns) -> Iterator[Violation]:

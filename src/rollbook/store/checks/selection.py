@@ -199,10 +199,15 @@ def check_path_collisions(columns: StoreColumns) -> Iterator[Violation]:
 
 
 def check_reason_codes(columns: StoreColumns) -> Iterator[Violation]:
-    """The reason names in the store must be those of this release."""
+    """The reason names in the store must be the first ones of this release: names are only ever appended."""
     attrs = columns.group_attrs("metadata")
-    same = attrs.get("reason_codes") == dict(INVALID_REASON_CODES)
-    if not same or attrs.get("reason_code_version") != columns.attrs.get("reason_code_version"):
+    stored = attrs.get("reason_codes")
+    known = dict(list(INVALID_REASON_CODES.items())[: len(stored)]) if stored else None
+    if (
+        not stored
+        or stored != known
+        or attrs.get("reason_code_version") != columns.attrs.get("reason_code_version")
+    ):
         yield Violation(
             "reason_codes_differ",
             "metadata",

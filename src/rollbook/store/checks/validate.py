@@ -31,16 +31,23 @@ from rollbook.store.stored_tables import StoredTables
 
 Check: TypeAlias = Callable[[StoreColumns], Iterator[Violation]]
 
-CHECKS: tuple[Check, ...] = tuple(
-    function
-    for module in (
-        *(files, structure, links, provenance, selection),
-        *(labels, poses, derived, rasters),
+
+def _named(prefix: str) -> tuple[Check, ...]:
+    return tuple(
+        function
+        for module in (
+            *(files, structure, links, provenance, selection),
+            *(labels, poses, derived, rasters),
+        )
+        for name, function in vars(module).items()
+        if name.startswith(prefix)
     )
-    for name, function in vars(module).items()
-    if name.startswith("check_")
-)
+
+
+CHECKS = _named("check_")
 """Every function `check_*` of these modules, in the order of the modules and of their definitions."""
+WARNINGS = _named("warn_")
+"""Every function `warn_*`: what it finds is unusual, but the store is valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,8 @@ class RolloutZarrValidationResult:
     num_steps: int
     num_candidates: int
     violations: tuple[Violation, ...]
+    warnings: tuple[Violation, ...] = ()
+    """What is unusual but breaks no rule. Looked for only in a store without violations."""
 
     @property
     def ok(self) -> bool:
@@ -94,12 +103,14 @@ def validate_rollout_zarr_store(
     columns = StoreColumns(store, deep=deep)
     with np.errstate(all="ignore"):  # a bad store may hold any numbers
         found = [violation for check in CHECKS for violation in _run(check, columns)]
+        unusual = [each for check in WARNINGS for each in check(columns)] if not found else []
     return RolloutZarrValidationResult(
         folder,
         columns.rows("rollouts") or 0,
         columns.rows("steps") or 0,
         columns.rows("candidates") or 0,
         tuple(found),
+        tuple(unusual),
     )
 
 

@@ -69,6 +69,9 @@ CODES: Mapping[str, tuple[str, ...]] = {
 }
 """Every code, by topic. A code keeps its meaning; new codes may be added."""
 
+WARNING_CODES = ("labels_all_zero",)
+"""Codes of what is unusual but breaks no rule."""
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
