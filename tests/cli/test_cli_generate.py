@@ -38,7 +38,7 @@ def test_run_writes_a_store_and_says_what_came_of_it(
 ) -> None:
     folder, run = done
     assert run.returncode == 0, run.stderr
-    assert "2 rollouts, 4 steps, 240 candidates" in run.stdout
+    assert "2 rollouts, 6 steps, 360 candidates" in run.stdout
     assert "rollbook store audit" in run.stdout
     assert (folder / "smoke.zarr" / "manifest.json").exists()
 
@@ -68,7 +68,7 @@ def test_an_existing_store_is_left_alone_unless_told(
     replaced = rollbook(*words, "--replace", "--json", cwd=folder)
     assert replaced.returncode == 0, replaced.stderr
     said = json.loads(replaced.stdout)
-    assert (said["rollouts"], said["candidates"]) == (2, 240)
+    assert (said["rollouts"], said["candidates"]) == (2, 360)
     assert said["skipped_reasons"]["max_targets_per_sample"] >= 1
 
 

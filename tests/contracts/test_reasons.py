@@ -55,6 +55,7 @@ CANDIDATE = {
     "ORACLE_DISTANCE_FAILED": 21,
     "CANDIDATE_ORDER_GUARD_FAILED": 22,
     "RUNTIME_ERROR": 23,
+    "CARRIER_CANNOT_STAND": 24,
 }
 TARGET = {
     "VALID": 0,
@@ -190,7 +191,7 @@ def test_only_uint32_is_a_bitset(ask: Callable[..., object], kind: Any) -> None:
     ("decode", "number", "name"),
     [
         *((decode_invalid_reason, code, name) for name, code in CANDIDATE.items()),
-        (decode_invalid_reason, 24, "reason_24"),
+        (decode_invalid_reason, 25, "reason_25"),
         (decode_invalid_reason, -1, "reason_-1"),
         *((decode_target_invalid_reason, code, name) for name, code in TARGET.items()),
         (decode_target_invalid_reason, 12, "target_reason_12"),

@@ -21,7 +21,10 @@ from rollbook.generate.compare import (
 from rollbook.generate.rollout.policies import CounterfactualSelectionPolicy
 from rollbook.generate.rollout.scorers import scorer_named
 from rollbook.generate.row_rollouts import RolloutDatasetWriterStats
+from rollbook.generate.scenes.scene import SceneConfig
+from rollbook.generate.sources.make_sources import MakeSourcesConfig, make_source_store
 from rollbook.generate.sources.reader import SourceStore
+from rollbook.generate.sources.splits import SplitConfig
 from tests.generate.tiny_source import tiny_config, tiny_source
 
 
@@ -84,6 +87,45 @@ def test_wins_are_counted_per_root() -> None:
     assert compared.results()[1].wins == 2
     with pytest.raises(ConfigurationError, match="versus is 'c'"):
         compared.results("c")
+
+
+def test_every_scene_counts_once_whatever_its_number_of_roots() -> None:
+    endpoint = np.zeros((5, 2, 3))
+    endpoint[:, 1, 0] = [0.2, 0.4, 0.6, 0.1, 0.2]
+    scenes = ("flat-1", "flat-1", "flat-1", "flat-2", "flat-3")
+    compared = Comparison(("a", "b"), endpoint, RolloutDatasetWriterStats(), scenes)
+    result = compared.results()[1]
+    assert (result.roots, result.scenes, result.wins) == (5, 3, 5)
+    low, mean, high = paired_interval(np.array([0.4, 0.1, 0.2]))
+    assert (result.low, result.difference, result.high) == pytest.approx((low, mean, high))
+    assert result.target_gain == pytest.approx(mean)
+
+
+def test_several_targets_of_rows_of_several_splits_are_compared_in_one_go(tmp_path: Path) -> None:
+    path = tmp_path / "sources"
+    easy = SceneConfig.of_difficulty("easy", max_edge_m=1.0)
+    shares = SplitConfig(train=0.5, val=0.5, test=0.0)
+    make_source_store(path, MakeSourcesConfig(scenes=2, seed=3, scene=easy, splits=shares))
+    config = tiny_config(
+        tmp_path / "x.zarr",
+        source={"store_dir": str(path)},
+        max_targets_per_sample=2,
+        selected_depth={"enabled": False},
+    )
+    config = dataclasses.replace(
+        config, recipes=tuple(recipe_for(policy, 1) for policy in ("random", "greedy"))
+    )
+    with pytest.raises(ConfigurationError, match="the rows are of train, val"):
+        config.setup_target().rows()
+    source, rows = config.setup_target().rows(one_split=False)
+    assert [source.index[row].split for row in rows] == ["train", "val"]
+    compared = compare_policies(config, source, rows, ("random", "greedy"))
+    result = compared.results()[0]
+    assert result.scenes == 2
+    assert result.roots == 4
+    one = dataclasses.replace(config, max_targets_per_sample=1)
+    alone = compare_policies(one, source, rows, ("random", "greedy"))
+    np.testing.assert_array_equal(alone.endpoint, compared.endpoint[::2])
 
 
 def test_what_is_not_known_is_none(tmp_path: Path) -> None:

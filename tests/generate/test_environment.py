@@ -77,7 +77,7 @@ def seen() -> dict[str, int]:
 
 
 def valid_action(info: dict[str, Any]) -> int:
-    return int(np.flatnonzero(info["action_mask"])[0])
+    return int(np.flatnonzero(info["action_mask"])[-1])
 
 
 def invalid_action(info: dict[str, Any]) -> int:
@@ -85,7 +85,7 @@ def invalid_action(info: dict[str, Any]) -> int:
 
 
 def played(env: CounterfactualEnv, seed: int | None, **options: int) -> list[Any]:
-    """An episode of the first valid candidate each time: everything that was told."""
+    """An episode of the last valid candidate each time, which looks at the target: everything that was told."""
     observation, info = env.reset(seed=seed, options=options)
     told: list[Any] = [(observation, info)]
     terminated = False

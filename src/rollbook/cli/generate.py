@@ -276,6 +276,7 @@ def compare(
     ] = None,
     horizon: Annotated[int, typer.Option(min=1, help="Steps of every chain.")] = 3,
     max_samples: Annotated[int | None, typer.Option(min=1, help="Most source rows.")] = None,
+    targets: Annotated[int, typer.Option(min=1, help="Most targets of every row.")] = 1,
     versus: Annotated[
         str | None,
         typer.Option(help="Reference policy of the comparison. Default: the first policy."),
@@ -285,7 +286,8 @@ def compare(
 ) -> None:
     """Run policies from the same roots and print the gain of each, with paired 95 % intervals.
 
-    The recipes of the config are not used. Choose source rows on which no policy was trained.
+    The recipes of the config are not used. Choose source rows on which no policy was trained; --split all takes the
+    rows of every split. Every scene counts once, whatever its number of rows and targets.
     """
     from rollbook.generate.compare import (
         DEFAULT_POLICIES,
@@ -302,10 +304,10 @@ def compare(
     loaded = dataclasses.replace(
         loaded,
         recipes=tuple(recipe_for(name, horizon) for name in names),
-        max_targets_per_sample=1,
+        max_targets_per_sample=targets,
         selected_depth=type(loaded.selected_depth)(enabled=False),
     )
-    opened, rows = loaded.setup_target().rows()
+    opened, rows = loaded.setup_target().rows(one_split=False)
     with nullcontext() if as_json else progress_bar("comparing", compiles=True) as on_row:
         comparison = compare_policies(loaded, opened, rows, names, on_row=on_row)
     results = [dataclasses.asdict(each) for each in comparison.results(reference)]
@@ -317,6 +319,7 @@ def compare(
     shown = {
         "policy": "policy",
         "roots": "roots",
+        "scenes": "scenes",
         "target_gain": "target gain",
         "scene_gain": "scene gain",
         "target_coverage": "coverage",

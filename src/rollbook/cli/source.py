@@ -66,15 +66,24 @@ def make(
     ] = None,
     difficulty: Annotated[
         Difficulty,
-        typer.Option(help="easy: one tidy room. hard: four crowded rooms with scan defects."),
+        typer.Option(
+            help="easy: one tidy room. medium: one to four rooms. hard: three to six crowded rooms with scan defects."
+        ),
     ] = Difficulty.medium,
-    rooms: Annotated[int | None, typer.Option(min=1, help="Rooms per scene.")] = None,
+    uniform: Annotated[
+        bool,
+        typer.Option("--uniform", help="Give all flats about the same size, all walks one length."),
+    ] = False,
+    rooms: Annotated[
+        int | None, typer.Option(min=1, help="Rooms of every scene, instead of a range.")
+    ] = None,
     max_edge: Annotated[
         float | None,
         typer.Option(help="Longest edge of a triangle in metres; shorter edges take more time."),
     ] = None,
     frames: Annotated[
-        int | None, typer.Option(min=2, help="Frames of a walk up to its root.")
+        int | None,
+        typer.Option(min=2, help="Frames of every walk up to its root, instead of a range."),
     ] = None,
     points_per_frame: Annotated[
         int | None, typer.Option(min=0, help="Semidense points per frame.")
@@ -98,6 +107,7 @@ def make(
     asked = sources_config(
         config,
         difficulty=difficulty.value,
+        uniform=uniform,
         top={"scenes": scenes, "seed": seed, "rows_per_scene": rows_per_scene},
         scene={"rooms": rooms, "max_edge_m": max_edge},
         walk={"frames": frames},

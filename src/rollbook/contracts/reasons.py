@@ -47,6 +47,7 @@ INVALID_REASON_CODES = _codes(
     "ORACLE_DISTANCE_FAILED",
     "CANDIDATE_ORDER_GUARD_FAILED",
     "RUNTIME_ERROR",
+    "CARRIER_CANNOT_STAND",
 )
 """Reasons against a candidate, by name."""
 

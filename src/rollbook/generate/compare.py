@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,9 @@ class PolicyResult:
 
     policy: str
     roots: int
+    """Targets of source rows from which it started."""
+    scenes: int
+    """Scenes of these roots. Roots of one scene are alike, so all means and intervals count every scene once."""
     target_gain: float
     """Mean share of the target's error at the root that the rollout removes."""
     scene_gain: float | None
@@ -73,25 +77,33 @@ class Comparison:
     endpoint: NDArray[np.float64]
     """[roots, policies, 3]: target gain, scene gain (NaN if not measured) and target coverage at the end."""
     stats: RolloutDatasetWriterStats
+    scene_ids: tuple[str, ...] | None = None
+    """[roots]: the scene of each root; None if every root is of another scene."""
 
     def results(self, versus: str | None = None) -> list[PolicyResult]:
         reference = reference_of(self.policies, versus)
-        base = self.endpoint[:, self.policies.index(reference), 0]
-        return [
-            self._result(number, policy, reference, base)
-            for number, policy in enumerate(self.policies)
-        ]
+        by_scene = self._by_scene()
+        return [self._result(by_scene, policy, reference) for policy in self.policies]
 
-    def _result(
-        self, number: int, policy: str, reference: str, base: NDArray[np.float64]
-    ) -> PolicyResult:
-        own = self.endpoint[:, number]
-        target, scene, coverage = own.mean(axis=0).tolist()
-        alone = PolicyResult(policy, len(own), target, _finite_or_none(scene), coverage)
+    def _by_scene(self) -> NDArray[np.float64]:
+        """[scenes, policies, 3]: the means of the roots of each scene."""
+        if self.scene_ids is None:
+            return self.endpoint
+        names, scene = np.unique(self.scene_ids, return_inverse=True)
+        sums = np.zeros((len(names), *self.endpoint.shape[1:]))
+        np.add.at(sums, scene, self.endpoint)
+        return np.asarray(sums / np.bincount(scene)[:, None, None])
+
+    def _result(self, by_scene: NDArray[np.float64], policy: str, reference: str) -> PolicyResult:
+        number, base = self.policies.index(policy), self.policies.index(reference)
+        target, scene, coverage = by_scene[:, number].mean(axis=0).tolist()
+        alone = PolicyResult(
+            policy, len(self.endpoint), len(by_scene), target, _finite_or_none(scene), coverage
+        )
         if policy == reference:
             return alone
-        low, mean, high = paired_interval(own[:, 0] - base)
-        wins = int((own[:, 0] > base).sum())
+        low, mean, high = paired_interval(by_scene[:, number, 0] - by_scene[:, base, 0])
+        wins = int((self.endpoint[:, number, 0] > self.endpoint[:, base, 0]).sum())
         return replace(
             alone,
             versus=reference,
@@ -137,25 +149,29 @@ def compare_policies(
     *,
     on_row: Callable[[int, int], None] | None = None,
 ) -> Comparison:
-    """Runs the config's recipes, one per policy, from the first usable target of every row.
+    """Runs the config's recipes, one per policy, from the usable targets of every row.
 
-    A row on which some policy has no rollout is skipped for all policies, and counted.
+    The config's `max_targets_per_sample` limits the targets. Rows may be of several splits, since nothing is stored. A
+    target on which some policy has no rollout is skipped for all policies, and counted.
     """
     roller = RowRoller(config, source)
     stats = RolloutDatasetWriterStats()
-    endpoints = []
+    endpoints, scenes = [], []
     for done, row in enumerate(rows, start=1):
         outcome = roller.roll_out(row)
         stats.add(outcome.stats)
-        if len(outcome.records) == len(policies):
-            endpoints.append([_endpoint(record.result) for record in outcome.records])
-        elif outcome.records:
-            stats.skip("not_every_policy")
+        for _, found in groupby(outcome.records, key=lambda record: record.lineage.target_id):
+            records = list(found)
+            if len(records) == len(policies):
+                endpoints.append([_endpoint(record.result) for record in records])
+                scenes.append(source.index[row].scene_id)
+            else:
+                stats.skip("not_every_policy")
         if on_row is not None:
             on_row(done, len(rows))
     if not endpoints:
         raise NoRollouts(samples_seen=stats.samples_seen, reasons=stats.listed_reasons())
-    return Comparison(tuple(policies), np.array(endpoints), stats)
+    return Comparison(tuple(policies), np.array(endpoints), stats, tuple(scenes))
 
 
 def _endpoint(result: CounterfactualRolloutResult) -> tuple[float, float, float]:

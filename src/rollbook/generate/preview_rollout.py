@@ -46,7 +46,7 @@ def rolled_out(
     config: RolloutDatasetWriterConfig, row: int, target: int | None, recipe: str | None
 ) -> ShownRollout:
     chosen = _recipe_named(config, recipe)
-    source, rows = config.setup_target().rows()
+    source, rows = config.setup_target().rows(one_split=False)
     if not 0 <= row < len(rows):
         message = f"row is {row}, the config chooses {len(rows)} rows, counted from 0"
         raise ConfigurationError(message=message)

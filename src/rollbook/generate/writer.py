@@ -44,8 +44,11 @@ class RolloutDatasetWriter:
         self.rows_resumed = 0
         """Rows that the last run took from a run before it."""
 
-    def rows(self) -> tuple[SourceStore, tuple[int, ...]]:
-        """The source and the rows that the config selects. Refuses a config that could not be written at the end."""
+    def rows(self, *, one_split: bool = True) -> tuple[SourceStore, tuple[int, ...]]:
+        """The source and the rows that the config selects. Refuses a config that could not be written at the end.
+
+        A store holds one split. Without `one_split`, for what writes no store, `all` selects the rows of all splits.
+        """
         config = self.config
         for recipe in config.recipes:
             scorer_named(recipe.scorer_name)  # a wrong name fails here, not after an hour
@@ -62,7 +65,7 @@ class RolloutDatasetWriter:
             and (not config.source.scenes or entry.scene_id in config.source.scenes)
         ]
         splits = sorted({entry.split for entry in entries})
-        if len(splits) > 1:
+        if one_split and len(splits) > 1:
             raise ConfigurationError(
                 message=f"source.split is 'all', but the rows are of {', '.join(splits)}: a rollout store "
                 "holds one split, so name one"

@@ -18,6 +18,7 @@ from rollbook.contracts.reasons import (
     reason_mask,
 )
 from rollbook.errors import ConfigurationError, InvalidValue
+from rollbook.generate.actor.actor import ActorMap
 from rollbook.generate.candidates.families import CandidateMixtureConfig, Proposal, sample_shell
 from rollbook.generate.candidates.rules import (
     RuleConfig,
@@ -35,10 +36,12 @@ from rollbook.generate.geometry.mesh import TriangleMesh
 from rollbook.generate.geometry.poses import centres, look_at
 from rollbook.generate.raycast.scene_geometry import SceneGeometry
 from rollbook.store.schema import DIAGNOSTICS
+from tests.generate.small_views import a_view
 
 Array = NDArray[np.float64]
 
 CAMERA = Camera.square(24)
+WIDE = Camera.square(120, 110.0)
 ANY_MOTION = RuleConfig.upper_bound_free_shell()
 REFERENCE = look_at([1.0, 2.0, 1.5], [3.0, 2.0, 1.5])
 TARGET = Boxes.build(
@@ -101,6 +104,80 @@ def reasons(bitset: NDArray[np.uint32], row: int = 0) -> set[str]:
 
 def looking_ahead(eye: ArrayLike) -> Array:
     return look_at(eye, np.add(eye, [1.0, 0.0, 0.0]))
+
+
+# -------------------------------------------------------------------------------- standing
+
+SOFA = block([2.0, 1.5, 0.0], [3.0, 2.5, 0.4])
+RUG = block([0.5, 0.5, 0.0], [1.5, 1.5, 0.02])
+LIVING_ROOM = scene(ROOM, SOFA, RUG)
+STANDING = msgspec.structs.replace(ANY_MOTION, require_floor=True)
+
+
+def stands(eye: ArrayLike, world: Any = LIVING_ROOM, rules: RuleConfig = STANDING) -> bool:
+    found = reasons(check(looking_ahead(eye), rules, world=world).bitset)
+    assert found in ({"VALID"}, {"CARRIER_CANNOT_STAND"})
+    return found == {"VALID"}
+
+
+def test_a_carrier_stands_on_the_floor_or_a_rug_but_not_on_a_sofa() -> None:
+    assert stands([1.0, 1.0, 1.5])
+    assert not stands([2.5, 2.0, 1.5])
+    # the body needs 20 cm of floor around it
+    assert not stands([1.85, 2.0, 1.5])
+    assert stands([1.75, 2.0, 1.5])
+    assert stands([2.5, 2.0, 1.5], rules=ANY_MOTION)
+
+
+def test_how_high_a_step_may_be_is_a_setting() -> None:
+    climber = msgspec.structs.replace(STANDING, max_floor_step_m=0.41)
+    assert stands([2.5, 2.0, 1.5], rules=climber)
+    slim = msgspec.structs.replace(STANDING, standing_radius_m=0.1)
+    assert stands([1.85, 2.0, 1.5], rules=slim)
+    for field in ("standing_radius_m", "max_floor_step_m"):
+        with pytest.raises(ConfigurationError, match=f"candidate_rules.{field} is -1"):
+            msgspec.structs.replace(STANDING, **{field: -1})
+
+
+def test_nobody_steps_into_a_stairwell_or_from_the_floor_below_a_table_onto_it() -> None:
+    # the upper floor ends at x = 2; beyond it, the lower floor is 2 m further down
+    storeys = scene(block([0, 0, -2], [4, 4, 3]), block([0, 0, -0.1], [2.0, 4, 0]))
+    assert stands([1.5, 1.5, 1.5], world=storeys)
+    assert not stands([2.5, 1.5, 1.5], world=storeys)
+    # a camera held over the edge of the sofa is carried by someone who stands beside it
+    beside = look_at([1.9, 2.0, 1.5], [3.0, 2.0, 1.5])
+    moved = check_shell(
+        proposed([looking_ahead([1.5, 2.0, 1.5]), looking_ahead([2.5, 2.0, 1.5])]),
+        beside,
+        LIVING_ROOM,
+        STANDING,
+        target_box=TARGET,
+        camera=CAMERA,
+    )
+    assert moved.valid.tolist() == [True, False]
+
+
+def test_where_no_floor_is_known_a_carrier_may_stand() -> None:
+    """A scan of an object has no floor, and a scanned floor has holes."""
+    table_alone = scene(TABLE, block([0, 0, 0], [0.1, 0.1, 3]), block([3.9, 3.9, 0], [4, 4, 3]))
+    assert stands([1.5, 2.0, 1.5], world=table_alone)
+    assert np.isnan(table_alone.floor_below([1.0, 2.0, 1.5], 0.2))
+    assert np.isnan(table_alone.highest_below([[1.5, 2.0, 1.5]], 0.2)).all()
+
+
+def test_the_actor_judges_by_what_it_has_seen() -> None:
+    beside, over = looking_ahead([1.5, 1.0, 1.5]), looking_ahead([2.5, 2.0, 1.5])
+    view = a_view(REFERENCE)
+    blind = ActorMap.from_view(view)
+    seen = blind.fused(LIVING_ROOM.depth(REFERENCE[None], WIDE)[0], REFERENCE, WIDE)
+
+    def believed(world: ActorMap) -> list[bool]:
+        shell = proposed([beside, over])
+        checked = check_shell(shell, REFERENCE, world, STANDING, target_box=TARGET, camera=CAMERA)
+        return [("CARRIER_CANNOT_STAND" in reasons(checked.bitset, row)) for row in range(2)]
+
+    assert believed(blind) == [False, False]
+    assert believed(seen) == [False, True]
 
 
 # -------------------------------------------------------------------------------- before rendering
@@ -177,6 +254,12 @@ class AtDistance:
 
     def path_hits(self, start: Array, ends: Array, /) -> NDArray[np.bool_]:
         return np.zeros(len(ends), np.bool_)
+
+    def floor_below(self, point: Array, radius: float, /) -> float:
+        return 0.0
+
+    def highest_below(self, points: Array, radius: float, /) -> Array:
+        return np.zeros(len(points))
 
 
 @pytest.mark.parametrize(
@@ -276,11 +359,19 @@ def test_a_pose_that_was_proposed_before_is_a_duplicate() -> None:
 def test_a_move_no_person_makes_is_rejected_by_its_own_limit(
     pose: Array, limit: str, column: str, value: float
 ) -> None:
-    checked = check(pose, RuleConfig())
+    checked = check(pose, RuleConfig.reference())
     assert reasons(checked.bitset) == {"SAMPLER_RULE_REJECTED"}
     assert checked.diagnostics[column][0] == pytest.approx(value, abs=1e-5)
-    without = msgspec.structs.replace(RuleConfig(), **{limit: None})
+    without = msgspec.structs.replace(RuleConfig.reference(), **{limit: None})
     assert reasons(check(pose, without).bitset) == {"VALID"}
+
+
+def test_by_default_an_actor_turns_round_and_steps_back() -> None:
+    rules = RuleConfig()
+    assert (rules.max_yaw_delta_deg, rules.max_backward_step_m) == (180.0, 1.0)
+    behind = look_at([0.3, 2.0, 1.5], [0.0, 2.0, 1.5])
+    assert reasons(check(behind, rules).bitset) == {"VALID"}
+    assert reasons(check(behind, RuleConfig.reference()).bitset) == {"SAMPLER_RULE_REJECTED"}
 
 
 def test_height_is_along_the_worlds_up_and_backward_along_the_ground() -> None:

@@ -25,6 +25,7 @@ from rollbook.generate.actor.voxels import (
 )
 from rollbook.generate.geometry.camera import Camera
 from rollbook.generate.geometry.coordinates import all_finite, bounds_of
+from rollbook.generate.geometry.disc import places_of_disc
 from rollbook.generate.geometry.poses import are_rigid, centres
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ _NEAR = 4
 """Distances of at most so many voxels are searched around each point; farther ones need the whole grid."""
 _KEPT_ACROSS = 60
 """Points that are kept along the longer side of a depth image."""
+_FLOOR_SEEN_M = 2.0
+"""How far from its own place an actor looks for the height of the floor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +166,37 @@ class ActorMap:
         """[N]: which straight paths cross an occupied voxel other than their first. Ends must be finite to hit."""
         there = self.cells(np.asarray(ends, np.float64).reshape(-1, 3))
         return crossed(self.grid, self.cells(np.asarray(start, np.float64)), there)
+
+    def floor_below(self, point: ArrayLike, radius: float) -> float:
+        """Upper side of the lowest occupied voxel near a point [3] and below it; NaN if there is none.
+
+        Near is within `_FLOOR_SEEN_M` along x and y: an actor that walks rarely sees the floor under its own feet.
+        """
+        at = self.cells(np.asarray(point, np.float64))
+        reach = max(radius, _FLOOR_SEEN_M) / self.voxel_m
+        low = np.maximum(np.floor(at - reach), 0).astype(np.int64)
+        high = np.maximum(np.floor(at + reach) + 1, 0).astype(np.int64)
+        top = max(int(np.floor(at[2])), 0)
+        around = self.grid[low[0] : high[0], low[1] : high[1], :top] == OCCUPIED
+        filled = np.flatnonzero(around.any(axis=(0, 1)))
+        if not len(filled):
+            return math.nan
+        return float((filled[0] + 1 + self.first[2]) * self.voxel_m)
+
+    def highest_below(self, points: ArrayLike, radius: float) -> Points:
+        """[n]: lower side of the highest occupied voxel under a disc of this radius at each point; NaN for none.
+
+        A step is measured from the floor's upper side to here: only a step that the actor is sure of counts.
+        """
+        places = self.cells(places_of_disc(points, radius))
+        cell = np.floor(places).astype(np.int64)
+        inside = np.asarray(((cell >= 0) & (cell < self.grid.shape)).all(axis=2))
+        i, j, k = np.where(inside[..., None], cell, 0).transpose(2, 0, 1)
+        layers = np.arange(self.grid.shape[2])
+        below = (self.grid[i, j] == OCCUPIED) & (layers < k[..., None]) & inside[..., None]
+        highest = np.where(below, layers, -1).max(axis=(1, 2))
+        heights = (highest + self.first[2]) * self.voxel_m
+        return np.where(highest >= 0, heights, math.nan).astype(np.float32)
 
     def cells(self, points: Array) -> Array:
         """Points in units of the grid: voxel (i, j, k) reaches from (i, j, k) to (i + 1, j + 1, k + 1)."""

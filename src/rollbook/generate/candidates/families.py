@@ -148,12 +148,17 @@ class ComponentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise ConfigurationError(message=f"components.{self.name}: {error}") from error
 
 
-def _default_components() -> tuple[ComponentConfig, ...]:
+def _three_families(**settings: float) -> tuple[ComponentConfig, ...]:
     return (
-        _component("forward_local", 24, "forward_rig"),
-        _component("target_bearing_local", 24, "target_point"),
-        _component("lateral_target_bypass", 12, "target_point"),
+        _component("forward_local", 24, "forward_rig", **settings),
+        _component("target_bearing_local", 24, "target_point", **settings),
+        _component("lateral_target_bypass", 12, "target_point", **settings),
     )
+
+
+def _default_components() -> tuple[ComponentConfig, ...]:
+    """Views are spread: if all of them meet the target in the middle, a random choice is almost as good as any."""
+    return _three_families(view_max_azimuth_deg=60.0, view_max_elevation_deg=20.0)
 
 
 class CandidateMixtureConfig(
@@ -175,6 +180,11 @@ class CandidateMixtureConfig(
             if names.count(name) > 1:
                 raise invalid_setting(f"components.{name}.name", "given twice", "names that differ")
         _ = self.samplers  # refuses overrides that contradict each other
+
+    @classmethod
+    def reference(cls) -> CandidateMixtureConfig:
+        """The default families with the views of the reference system: exactly ahead, or exactly at the target."""
+        return cls(components=_three_families())
 
     @classmethod
     def rich_local_five_family(cls) -> CandidateMixtureConfig:

@@ -48,6 +48,12 @@ class Surroundings(Protocol):
     def path_hits(self, start: Array, ends: Array, /) -> NDArray[Any]:
         """Which of these paths cross a surface."""
 
+    def floor_below(self, point: Array, radius: float, /) -> float:
+        """Height of the floor on which the carrier of a camera at `point` [3] stands; NaN if it is not known."""
+
+    def highest_below(self, points: Array, radius: float, /) -> NDArray[Any]:
+        """Height of the highest surface under a disc of this radius at each of `points` [n, 3]; NaN for none."""
+
 
 class RuleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits of all rules. A limit of None switches its rule off; so does 0 where the field says so."""
@@ -61,10 +67,17 @@ class RuleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     path_samples: int = 32
     distance_range_m: float = 2.0
     """Larger distances are not measured, which saves time; diagnostics then hold this value."""
+    require_floor: bool = True
+    """Whether whoever carries the camera must be able to stand under it. Not for a drone or an arm on a table."""
+    standing_radius_m: float = 0.2
+    """Radius of the floor that a carrier needs."""
+    max_floor_step_m: float = 0.25
+    """Greatest height of that floor above or below the floor at the reference pose: thresholds, rugs, a stair."""
     max_step_length_m: float | None = 1.0
     max_height_delta_m: float | None = 0.25
-    max_backward_step_m: float | None = 0.25
-    max_yaw_delta_deg: float | None = 70.0
+    max_backward_step_m: float | None = 1.0
+    max_yaw_delta_deg: float | None = 180.0
+    """The default lets an actor turn round and step back: with less, many targets cannot be seen by any candidate."""
     duplicate_distance_m: float = 1e-3
     duplicate_angle_deg: float = 0.1
     """Two poses that are this close in distance and in angle are duplicates."""
@@ -115,6 +128,17 @@ class RuleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return msgspec.structs.replace(self, distance_range_m=min(reach, self.distance_range_m))
 
     @classmethod
+    def reference(cls) -> RuleConfig:
+        """The limits of the reference system: a person who walks on. More than half of the roots have no gain then."""
+        return cls(
+            require_floor=False,
+            max_step_length_m=1.0,
+            max_height_delta_m=0.25,
+            max_backward_step_m=0.25,
+            max_yaw_delta_deg=70.0,
+        )
+
+    @classmethod
     def rich_local_five_family(cls) -> RuleConfig:
         return cls(
             max_step_length_m=1.25,
@@ -135,8 +159,9 @@ class RuleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @classmethod
     def upper_bound_free_shell(cls) -> RuleConfig:
-        """Only geometry limits the candidates; motion is unlimited."""
+        """Only geometry limits the candidates: motion is unlimited, and the camera may fly."""
         return cls(
+            require_floor=False,
             max_step_length_m=None,
             max_height_delta_m=None,
             max_backward_step_m=None,
@@ -153,6 +178,7 @@ _MOTION_LIMITS = {
 _AT_LEAST_ZERO = (
     *("body_radius_m", "min_distance_to_mesh_m", "step_clearance_m", "distance_range_m"),
     *_MOTION_LIMITS,
+    *("standing_radius_m", "max_floor_step_m"),
     *("duplicate_distance_m", "duplicate_angle_deg", "min_hit_fraction", "extent_margin_m"),
     *("min_target_pixels", "min_semidense_points"),
 )
@@ -201,6 +227,7 @@ def check_shell(
     bits[~finite] = reason_mask("POSE_NONFINITE")
     for name, failed in (
         *_place_failures(measured, rules),
+        *_floor_failures(poses, reference, world, rules),
         *_motion_failures(measured, rules),
         ("CANDIDATE_DUPLICATE", _duplicates(poses, reference, rules)),
         *_view_failures(poses, world, rules, camera, target_box),
@@ -270,6 +297,16 @@ def _place_failures(measured: dict[str, NDArray[Any]], rules: RuleConfig) -> Fai
     yield "COLLISION_MESH", collides
     yield "CLEARANCE_TOO_SMALL", collides | (distance <= rules.min_distance_to_mesh_m)
     yield "PATH_SEGMENT_COLLISION", measured["path_collision_mask"]
+
+
+def _floor_failures(
+    poses: Array, reference: Array, world: Surroundings, rules: RuleConfig
+) -> Failures:
+    """A carrier cannot stand on a sofa, or on nothing. Where no floor is known, nothing speaks against it."""
+    if rules.require_floor:
+        floor = world.floor_below(centres(reference), rules.standing_radius_m)
+        step = world.highest_below(centres(poses), rules.standing_radius_m) - floor
+        yield "CARRIER_CANNOT_STAND", np.abs(step) > rules.max_floor_step_m
 
 
 def _motion_failures(measured: dict[str, NDArray[Any]], rules: RuleConfig) -> Failures:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rollbook.errors import ConfigurationError, InvalidValue
 from rollbook.generate.geometry.camera import Camera
+from rollbook.generate.geometry.disc import places_of_disc
 from rollbook.generate.geometry.mesh import TriangleMesh
 from rollbook.generate.raycast.bvh import Bvh, ray_columns, rows_of_three
 from rollbook.generate.raycast.compiled import compiled
@@ -168,6 +169,27 @@ class SceneGeometry:
         t = np.ones(len(there), np.float32)
         self._trace(*rays, t, None)
         return np.asarray(t < 1)
+
+    def floor_below(self, point: ArrayLike, radius: float) -> float:
+        """Height of the lowest surface under a disc around a point [3]; NaN if there is none.
+
+        The lowest, because a camera is often held over the edge of a table, and its carrier stands beside the table.
+        """
+        below = self._heights_below(np.asarray(point, np.float64)[None], radius)
+        return float(np.fmin.reduce(below[0]))
+
+    def highest_below(self, points: ArrayLike, radius: float) -> Floats:
+        """[N]: height of the highest surface under a disc of this radius at each point; NaN if there is none."""
+        return np.asarray(np.fmax.reduce(self._heights_below(points, radius), axis=1))
+
+    def _heights_below(self, points: ArrayLike, radius: float) -> Floats:
+        """[N, 17]: heights of the first surface below places of each disc; NaN where there is none."""
+        origins = places_of_disc(points, radius)
+        t, _ = self.cast(
+            origins.reshape(-1, 3), np.tile([0.0, 0.0, -1.0], (origins[..., 0].size, 1))
+        )
+        heights = origins[..., 2] - t.reshape(origins.shape[:2])
+        return np.where(np.isfinite(heights), heights, np.nan).astype(np.float32)
 
     # ----------------------------------------------------------------------------------- distances
 

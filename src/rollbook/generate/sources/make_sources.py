@@ -22,6 +22,7 @@ from rollbook.generate.geometry.mesh import TriangleMesh
 from rollbook.generate.raycast.scene_geometry import SceneGeometry
 from rollbook.generate.scenes.scene import GENERATOR_VERSION, SceneConfig, make_scene
 from rollbook.generate.scenes.sensing import Recording, SensingConfig, record
+from rollbook.generate.scenes.variety import FlatVariety
 from rollbook.generate.scenes.walk import WalkConfig
 from rollbook.generate.sources.documents import SourceManifest
 from rollbook.generate.sources.reader import ActorView
@@ -45,6 +46,9 @@ class MakeSourcesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     scene: SceneConfig = SceneConfig()
     """Settings of all scenes; each scene has its own seed."""
     walk: WalkConfig = WalkConfig()
+    variety: FlatVariety | None = None
+    """Ranges for sizes of flats and lengths of walks. They replace the values of `scene` and `walk`; None keeps these.
+    `sources_config` gives those of a difficulty."""
     sensing: SensingConfig = SensingConfig()
     splits: SplitConfig = SplitConfig()
     rows_per_shard: int = ROWS_PER_SHARD
@@ -55,17 +59,31 @@ class MakeSourcesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     def scene_id(self, number: int) -> str:
         """An id that covers seed, generator version and settings: equal ids mean equal scenes."""
-        common = msgspec.to_builtins(msgspec.structs.replace(self.scene, seed=0))
-        family = digest_of(_FAMILY_DOMAIN, [GENERATOR_VERSION, self.seed, common])
+        covered = [GENERATOR_VERSION, self.seed, msgspec.structs.replace(self.scene, seed=0)]
+        if self.variety is not None:
+            covered.append(self.variety)
+        family = digest_of(_FAMILY_DOMAIN, msgspec.to_builtins(covered))
         return f"flat-{family[:8]}-{number:06d}"
 
     def scene_config(self, number: int) -> SceneConfig:
         """The config of one scene. It does not depend on the number of scenes."""
         seed = int(digest_of(_SEED_DOMAIN, [self.seed, number])[:15], 16)
-        return msgspec.structs.replace(self.scene, seed=seed)
+        own = msgspec.structs.replace(self.scene, seed=seed)
+        if self.variety is None:
+            return own
+        return self.variety.scene(own, self._generator(number, "variety"))
+
+    def walk_config(self, number: int, row: int) -> WalkConfig:
+        """The config of one walk. It does not depend on the number of scenes or of rows."""
+        if self.variety is None:
+            return self.walk
+        return self.variety.walk(self.walk, self._generator(number, row, "variety"))
 
     def walk_generator(self, number: int, row: int) -> np.random.Generator:
-        digest = digest_of(_SEED_DOMAIN, [self.seed, number, row])
+        return self._generator(number, row)
+
+    def _generator(self, *purpose: int | str) -> np.random.Generator:
+        digest = digest_of(_SEED_DOMAIN, [self.seed, *purpose])
         return np.random.default_rng(np.random.SeedSequence(int(digest, 16)))
 
 
@@ -73,14 +91,30 @@ def sources_config(
     path: Path | None = None,
     *,
     difficulty: str = "medium",
+    uniform: bool = False,
     top: Mapping[str, Any] | None = None,
     scene: Mapping[str, Any] | None = None,
     walk: Mapping[str, Any] | None = None,
     sensing: Mapping[str, Any] | None = None,
 ) -> MakeSourcesConfig:
-    """Combines a difficulty, a TOML file and single fields; the later wins. Fields of None are ignored."""
+    """Combines a difficulty, a TOML file and single fields; the later wins. Fields of None are ignored.
+
+    Flats differ in size and walks in length. A size or length that is given holds for all of them; `uniform` gives all
+    of them the values of the difficulty.
+    """
     plain: dict[str, Any] = {} if path is None else _toml(path)
     preset = msgspec.to_builtins(SceneConfig.of_difficulty(difficulty))
+    given = {
+        *_keys(plain.get("scene")),
+        *_keys(plain.get("walk")),
+        *_without_none(scene),
+        *_without_none(walk),
+    }
+    ranges = plain.get("variety", {})
+    if uniform:
+        plain["variety"] = None
+    elif isinstance(ranges, dict):
+        plain["variety"] = {**_ranges(difficulty, given), **ranges}
     for name, first, last in (
         ("scene", preset, scene),
         ("walk", {}, walk),
@@ -93,6 +127,19 @@ def sources_config(
         return msgspec.convert({**plain, **_without_none(top)}, MakeSourcesConfig)
     except msgspec.ValidationError as error:
         raise ConfigurationError(message=f"{path or 'source make'}: {error}") from error
+
+
+def _ranges(difficulty: str, given: set[str]) -> dict[str, Any]:
+    """The ranges of a difficulty, without those whose value is given for all flats or walks."""
+    ranges: dict[str, Any] = msgspec.to_builtins(FlatVariety.of_difficulty(difficulty))
+    fixed = given & {"rooms", "ceiling_m", "frames"}
+    if "size_m" in given:  # rooms that were drawn might not fit
+        fixed |= {"rooms", "room_area_m2"}
+    return ranges | dict.fromkeys(fixed)
+
+
+def _keys(section: Any) -> tuple[str, ...]:
+    return tuple(section) if isinstance(section, dict) else ()
 
 
 def _without_none(fields: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -153,7 +200,7 @@ def make_numbered_scene(config: MakeSourcesConfig, number: int) -> MadeScene:
             scene,
             geometry,
             config.walk_generator(number, row),
-            walk=config.walk,
+            walk=config.walk_config(number, row),
             sensing=config.sensing,
         )
         for row in range(config.rows_per_scene)
