@@ -253,6 +253,23 @@ def test_many_files_are_on_disk_before_any_of_their_names_and_each_is_synced_onc
     assert sorted(tmp_path.iterdir()) == sorted(contents)
 
 
+def test_after_a_sync_that_failed_hardly_any_other_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = {tmp_path / f"{number}": b"%d" % number for number in range(200)}
+    started: list[int] = []
+
+    def full(descriptor: int) -> None:
+        started.append(descriptor)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left"):
+        write_files(contents)
+    assert len(started) <= files._SYNCS_AT_ONCE
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_many_files_of_which_one_cannot_be_written_leave_none(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"missing/2: cannot be written"):
         write_files({tmp_path / "1": b"1", tmp_path / "missing" / "2": b"2"})

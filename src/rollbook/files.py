@@ -9,17 +9,19 @@ import json
 import math
 import os
 import shutil
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias, TypeVar
 
 from rollbook.errors import ConfigurationError, LeaseHeld, StorageError, TargetExists
 
 AnyPath: TypeAlias = "str | os.PathLike[str]"
+_Path = TypeVar("_Path", str, Path)
 
 _AT_FDCWD = -100
 _SYNCS_AT_ONCE = 8
@@ -153,12 +155,11 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
             os.fsync(stream.fileno())
 
     try:
-        with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
-            list(pool.map(write, contents))
-            for final, temp in temps.items():
-                with _storage_errors(final, "cannot be written"):
-                    os.replace(temp, final)
-            list(pool.map(fsync_folder, {final.parent for final in contents}))
+        _side_by_side(write, list(contents))
+        for final, temp in temps.items():
+            with _storage_errors(final, "cannot be written"):
+                os.replace(temp, final)
+        _side_by_side(fsync_folder, list({final.parent for final in contents}))
     finally:
         for temp in temps.values():
             with suppress(OSError):
@@ -242,9 +243,31 @@ def _fsync_tree(folder: AnyPath) -> None:
                     folders.append(entry.path)
                 elif entry.is_file(follow_symlinks=False):
                     files.append(entry.path)
+    _side_by_side(_fsync, files)
+    _side_by_side(fsync_folder, folders)
+
+
+def _side_by_side(call: Callable[[_Path], None], paths: Sequence[_Path]) -> None:
+    """Call it for every path, in several threads. After a failure or Ctrl-C no further call starts.
+
+    Each thread gets its share at once. Handing out one path after the other keeps the main thread busy with locks, and
+    a Ctrl-C at that moment ends in a RuntimeError of the standard library.
+    """
+    stopped = threading.Event()
+
+    def call_all(share: Sequence[_Path]) -> None:
+        for path in share:
+            if stopped.is_set():
+                return
+            call(path)
+
+    shares = [paths[first::_SYNCS_AT_ONCE] for first in range(min(_SYNCS_AT_ONCE, len(paths)))]
     with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
-        list(pool.map(_fsync, files))
-        list(pool.map(fsync_folder, folders))
+        try:
+            list(pool.map(call_all, shares))
+        except BaseException:
+            stopped.set()
+            raise
 
 
 def _exchange(source: Path, target: Path) -> Path:

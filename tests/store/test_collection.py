@@ -258,7 +258,7 @@ def test_batches_mix_the_stores(many: RolloutCollection) -> None:
 def test_batches_are_determined_and_resume(many: RolloutCollection, start: int) -> None:
     again = pickle.loads(pickle.dumps(many))
     whole = list(many.batches(8, seed=4, epochs=2))
-    rest = list(again.batches(8, seed=4, epochs=2, start=start))
+    rest = list(again.batches(8, seed=4, epochs=2, start=start, prefetch=True))
     assert len(rest) == max(0, len(whole) - start)
     for one, other in zip(whole[start:], rest, strict=True):
         assert_same_columns(one, other)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,22 +21,16 @@ from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.row_numbers import Rows, row_number, row_numbers
 from rollbook.digest import text_hash
 from rollbook.errors import ConfigurationError, IncompatibleStores, StorageError
-from rollbook.store import frames
 from rollbook.store.batches import epoch_order
 from rollbook.store.checks.validate import CollectionValidationResult
+from rollbook.store.frame_methods import FrameMethods
 from rollbook.store.q_h import discount_of
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.remote import open_store
 from rollbook.store.row_parts import RowParts, put_rows
 from rollbook.store.schema import DICTIONARIES, ROW_COUNTS, TABLES, Column
-from rollbook.store.sql import Parameters, query_tables
 from rollbook.store.state_rows import QHRows
 from rollbook.store.stored_tables import decoded_column
-
-if TYPE_CHECKING:
-    import pandas
-    import polars
-    import pyarrow
 
 Array = NDArray[Any]
 StoreLike = str | os.PathLike[str] | RolloutZarrStoreReader
@@ -69,7 +63,7 @@ SHARED_ATTRS = (
 """Attributes that give rows their meaning. They are the same in every store of a collection."""
 
 
-class RolloutCollection:
+class RolloutCollection(FrameMethods):
     """Takes paths, URLs and open readers. The order of the stores is the order of the rows."""
 
     def __init__(self, stores: Iterable[StoreLike]) -> None:
@@ -408,6 +402,7 @@ class RolloutCollection:
         epochs: int | None = 1,
         columns: Sequence[str] | None = None,
         start: int = 0,
+        prefetch: bool = False,
         global_ids: bool = False,
     ) -> Iterator[dict[str, Array]]:
         """Batches of states, shuffled over all stores, the same for the same seed. `start` skips that many batches.
@@ -418,42 +413,28 @@ class RolloutCollection:
             raise ConfigurationError(
                 message=f"a batch of {size} states from {start} on cannot be made"
             )
-        return self._batches(QHRows(self, columns, global_ids), size, seed, epochs, start)
+        return self._batches(QHRows(self, columns, global_ids), size, seed, epochs, start, prefetch)
 
     def _batches(
-        self, states: QHRows, size: int, seed: int, epochs: int | None, start: int
+        self,
+        states: QHRows,
+        size: int,
+        seed: int,
+        epochs: int | None,
+        start: int,
+        prefetch: bool,
     ) -> Iterator[dict[str, Array]]:
         per_epoch = -(-len(states) // size)
         epoch, first = divmod(start, per_epoch) if per_epoch else (0, 0)
         while len(states) and (epochs is None or epoch < epochs):
             order = epoch_order(len(states), seed, epoch)
+            if prefetch:
+                states.prefetch(order[first * size : (first + 1) * size])
             for number in range(first, per_epoch):
+                if prefetch:
+                    states.prefetch(order[(number + 1) * size : (number + 2) * size])
                 yield states.take_existing(order[number * size : (number + 1) * size])
             epoch, first = epoch + 1, 0
-
-    # -------------------------------------------------------------------- data frames and validation
-
-    def to_arrow(
-        self, table: str, columns: Sequence[str] | None = None, *, decode: bool = True
-    ) -> pyarrow.Table:
-        """A table of all stores as Arrow, with global ids. With `decode`, codes become words."""
-        return frames.arrow_table(self, table, columns, decode)
-
-    def to_pandas(
-        self, table: str, columns: Sequence[str] | None = None, *, decode: bool = True
-    ) -> pandas.DataFrame:
-        return frames.pandas_frame(self, table, columns, decode)
-
-    def to_polars(
-        self, table: str, columns: Sequence[str] | None = None, *, decode: bool = True
-    ) -> polars.DataFrame:
-        return frames.polars_frame(self, table, columns, decode)
-
-    def sql(
-        self, query: str, parameters: Parameters | None = None, *, decode: bool = True
-    ) -> pyarrow.Table:
-        """The rows of a SELECT over the tables of all stores, with global ids. See `sql.py`."""
-        return query_tables(self, query, parameters, decode=decode)
 
     def validate(self, *, deep: bool = False) -> CollectionValidationResult:
         """Validate every store. That they belong together was checked when the collection was made."""

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rollbook.contracts.lineage import RolloutLineage
 from rollbook.contracts.row_numbers import Rows, row_number
 from rollbook.errors import ChecksumMismatch, StorageError
-from rollbook.store import frames
 from rollbook.store.batches import state_batches, state_columns
 from rollbook.store.checks.validate import (
     RolloutZarrValidationResult,
     validate_rollout_zarr_store,
 )
+from rollbook.store.frame_methods import FrameMethods
 from rollbook.store.lineage_rows import LineageRows
 from rollbook.store.q_h import q_h_for_gamma
 from rollbook.store.rasters import depth_of_step
 from rollbook.store.returns import returns_of
-from rollbook.store.sql import Parameters, query_tables
 from rollbook.store.stored_tables import Array, StoredTables
 
-if TYPE_CHECKING:
-    import pandas
-    import polars
-    import pyarrow
 
-
-class RolloutZarrStoreReader(StoredTables):
+class RolloutZarrStoreReader(StoredTables, FrameMethods):
     """Opens a finished store. Needs numpy; images and archived stores need zarr too."""
 
     def q_h_view(self, *, discount_gamma: float | None = None) -> dict[str, Array]:
@@ -97,33 +90,6 @@ class RolloutZarrStoreReader(StoredTables):
 
     def _source_row(self, source_row_id: int) -> Rows:
         return np.flatnonzero(self.array("sources/source_row_id") == source_row_id)[:1]
-
-    # -------------------------------------------------------------------- data frames and validation
-
-    def to_arrow(
-        self, table: str, columns: Sequence[str] | None = None, *, decode: bool = True
-    ) -> pyarrow.Table:
-        """A table as Arrow over the mapped columns. With `decode`, codes become words; without it, all is as stored."""
-        return frames.arrow_table(self, table, columns, decode)
-
-    def to_pandas(
-        self, table: str, columns: Sequence[str] | None = None, *, decode: bool = True
-    ) -> pandas.DataFrame:
-        return frames.pandas_frame(self, table, columns, decode)
-
-    def to_polars(
-        self, table: str, columns: Sequence[str] | None = None, *, decode: bool = True
-    ) -> polars.DataFrame:
-        return frames.polars_frame(self, table, columns, decode)
-
-    def sql(
-        self, query: str, parameters: Parameters | None = None, *, decode: bool = True
-    ) -> pyarrow.Table:
-        """The rows of a SELECT over the tables of the store: `reader.sql("select count(*) from candidates")`.
-
-        `parameters` are the values of `?` or `$name` in the query. See `sql.py`.
-        """
-        return query_tables(self, query, parameters, decode=decode)
 
     def validate(self, *, deep: bool = False) -> RolloutZarrValidationResult:
         return validate_rollout_zarr_store(self.local(""), deep=deep)

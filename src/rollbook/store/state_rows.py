@@ -53,6 +53,13 @@ class QHRows:
         parts = self._collection.scattered("q_h", rows)
         return {name: column.take(parts) for name, column in self._columns.items()}
 
+    def prefetch(self, rows: Rows) -> None:
+        """Ask the system to read these rows ahead, without waiting for them."""
+        for index, local, _ in self._collection.scattered("q_h", rows).each:
+            assert not isinstance(local, slice)
+            for column in self._columns.values():
+                column.sources[index].prefetch(local)
+
 
 class _Column:
     """One column of the states of all stores."""
