@@ -5,6 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -81,6 +85,34 @@ def plain_content_digest(artifact: RolloutArtifact) -> str:
 def test_table_digests_equal_the_recipes_written_plainly(some: RolloutTable) -> None:
     assert [each.artifact_digest for each in some] == [plain_artifact_digest(each) for each in some]
     assert [each.content_digest for each in some] == [plain_content_digest(each) for each in some]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample_payload, "FEW", -1)  # every table is then hashed like a large one
+        assert artifact_digests(some.columns).tobytes() == some.artifact_digests.tobytes()
+
+
+def test_digests_of_any_token_ids_need_nothing_that_an_earlier_call_prepared() -> None:
+    """The numpy calls are counted: a table of digits that grows with the ids would add some to the first call."""
+    counts = []
+    for highest in (200_000, 200_000, 300_000, 999_999):
+        ids = np.full(1000, highest, np.uint32)
+        columns = {**table([1000]).samples, "token_id": ids}
+        counts.append(_numpy_calls(partial(sample_payload.sample_payload, columns, 0, 1000)))
+    assert len(set(counts)) == 1
+
+
+def _numpy_calls(run: Callable[[], object]) -> int:
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "c_call"
+
+    sys.setprofile(count)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return calls
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 8192])
@@ -89,6 +121,7 @@ def test_digests_do_not_depend_on_how_samples_are_cut_into_chunks(
 ) -> None:
     some = table([5, 1, 13, 2, 7])
     monkeypatch.setattr(sample_payload, "CHUNK", chunk)
+    monkeypatch.setattr(sample_payload, "FEW", -1)
     assert artifact_digests(some.columns).tobytes() == some.artifact_digests.tobytes()
 
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.contracts.record import Record
+from rollbook.contracts.rl import sample_payload
 from rollbook.contracts.rl.columns import TableColumns
 from rollbook.contracts.rl.provenance import PROOF_KINDS, TERMINATION_REASONS
 from rollbook.contracts.rl.sample import SAMPLE_DTYPES
-from rollbook.contracts.rl.sample_payload import chunks, sample_payload
 from rollbook.digest import canonical, canonical_count, canonical_text, merkle_root, sha256
 
 Digests = NDArray[np.uint8]
@@ -51,14 +51,33 @@ def _stacked(digests: Sequence[bytes]) -> Digests:
 
 
 def artifact_digests(columns: TableColumns) -> Digests:
-    """v1 digest of every row. The sample bytes are laid out for many rows at once, then hashed row by row."""
+    """v1 digest of every row."""
+    few = columns.sample_offsets[-1] <= sample_payload.FEW
+    return _stacked((_v1_of_few if few else _v1_of_many)(columns))
+
+
+def _v1_of_few(columns: TableColumns) -> list[bytes]:
+    samples = sample_payload.sample_rows(columns.samples)
+    return [
+        sha256(b"".join((head, *samples[a:b], proofs))).digest()
+        for head, (a, b), proofs in zip(
+            _v1_headers(columns),
+            pairwise(columns.sample_offsets.tolist()),
+            _v1_proofs(columns),
+            strict=True,
+        )
+    ]
+
+
+def _v1_of_many(columns: TableColumns) -> list[bytes]:
+    """The sample bytes are laid out for many rows at once, then hashed row by row."""
     total = int(columns.sample_offsets[-1])
     finished: list[bytes] = []
     tails = _v1_proofs(columns)
     heads = _v1_headers(columns)
     hasher = sha256(next(heads, b""))
-    for start, end in chunks(total):
-        payload, begins = sample_payload(columns.samples, start, end)
+    for start, end in sample_payload.chunks(total):
+        payload, begins = sample_payload.sample_payload(columns.samples, start, end)
         view = memoryview(payload)
         first = len(finished)
         last = int(np.searchsorted(columns.sample_offsets, end, side="left"))
@@ -71,7 +90,7 @@ def artifact_digests(columns: TableColumns) -> Digests:
                 hasher.update(tails[row])
                 finished.append(hasher.digest())
                 hasher = sha256(next(heads, b""))
-    return _stacked(finished)
+    return finished
 
 
 def _v1_headers(columns: TableColumns) -> Iterator[bytes]:
@@ -105,6 +124,8 @@ def _v1_headers(columns: TableColumns) -> Iterator[bytes]:
 
 
 def _v1_proofs(columns: TableColumns) -> list[bytes]:
+    if not len(columns.proof_kind):
+        return [b""] * len(columns)
     proofs = [
         _V1_KINDS[kind] + digest + b"|" + reference
         for kind, digest, reference in zip(

@@ -44,8 +44,10 @@ class TextColumn:
         return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
 
     def all_utf8(self) -> list[bytes]:
-        whole, bounds = self.data.tobytes(), self.offsets.tolist()
-        return [whole[a:b] for a, b in pairwise(bounds)]
+        whole = self.data.tobytes()
+        if len(self.offsets) == 2:  # a single artifact is a table of one row
+            return [whole]
+        return [whole[a:b] for a, b in pairwise(self.offsets.tolist())]
 
     def take(self, rows: NDArray[np.int64]) -> TextColumn:
         # for many rows it is faster to split the whole buffer once
