@@ -39,8 +39,11 @@ def read_only(array: AnyArray, dtype: np.dtype[Any] | None = None) -> AnyArray:
     With `dtype`, numbers are converted; one that does not fit becomes infinite or wraps, so the caller checks first.
     """
     if dtype is not None and array.dtype != dtype:
-        with np.errstate(over="ignore", invalid="ignore"):
+        if array.dtype.kind in "iub":  # never warns
             copied = np.array(array, dtype, order="C")
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):
+                copied = np.array(array, dtype, order="C")
     elif is_read_only(array) and array.flags.c_contiguous:
         return array
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,6 +24,7 @@ LONGEST_TEXT = 4096
 """Limit of a text field in bytes of UTF-8. A longer id is a mistake, such as a payload passed as a name."""
 
 Shape = TypeVar("Shape")
+Item = TypeVar("Item")
 _ID = re.compile(rb'"(?:artifact_id|batch_id)"\s*:\s*"((?:[^"\\]|\\.)*)"')
 
 
@@ -100,6 +102,13 @@ def checked_type(value: object, expected: type | tuple[type, ...], record: str, 
             value=type(value).__name__,
             expected=" or ".join(kind.__name__ for kind in kinds),
         )
+
+
+def checked_list(value: Sequence[Item], record: str, field: str) -> Sequence[Item]:
+    """A list or another sequence that is not one text."""
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        checked_type(value, (list, tuple), record, field)
+    return value
 
 
 def check_digest(record_id: str, field: str, recorded: str, computed: str) -> None:

@@ -29,7 +29,7 @@ from rollbook.contracts.rl.admission_receipt import (
     receipt_id,
 )
 from rollbook.contracts.rl.rollout import RolloutTable
-from rollbook.contracts.rl.rules import STRICT, ContractRules
+from rollbook.contracts.rl.rules import STRICT, ContractRules, checked_rules
 from rollbook.contracts.rl.sample import as_array
 from rollbook.contracts.row_numbers import Rows
 from rollbook.errors import (
@@ -361,6 +361,7 @@ def _numbers(revisions: Sequence[PolicyRevision]) -> tuple[U64s, Bools]:
 
 def check_names(rules: ContractRules, **names: str) -> None:
     """Strict rules refuse names that would let two receipts share a digest."""
+    checked_rules(rules)
     for field, value in names.items():
         checked_text(value, "admission", field)
         if rules.strict and not value:

@@ -16,10 +16,17 @@ from rollbook.contracts.policy import (
     merged,
     revision_conflict,
 )
-from rollbook.contracts.record import U64_MAX, Record, checked_int, checked_text, checked_type
+from rollbook.contracts.record import (
+    U64_MAX,
+    Record,
+    checked_int,
+    checked_list,
+    checked_text,
+    checked_type,
+)
 from rollbook.contracts.rl.provenance import RolloutProofReference
 from rollbook.contracts.rl.rollout import RolloutArtifact, RolloutTable
-from rollbook.contracts.rl.rules import STRICT, ContractRules
+from rollbook.contracts.rl.rules import STRICT, ContractRules, checked_rules
 from rollbook.contracts.rl.sums import total_of_sums
 from rollbook.contracts.rl.table_digests import table_root
 from rollbook.digest import Plain, digest_of, sha256
@@ -57,7 +64,7 @@ class _Rollouts:
     def of(cls, rollouts: RolloutTable | Sequence[RolloutArtifact]) -> _Rollouts:
         if isinstance(rollouts, RolloutTable):
             return cls._of_table(rollouts)
-        for rollout in rollouts:
+        for rollout in checked_list(rollouts, "trainer batch", "rollouts"):
             checked_type(rollout, RolloutArtifact, "trainer batch", "rollouts")
         parts = [cls._of_table(rollout.table.take([rollout.row])) for rollout in rollouts]
         none = np.zeros(0, np.float32)
@@ -274,6 +281,7 @@ def _problems(
 
     Then come rollouts that were made or stored under weaker rules than those of the batch.
     """
+    checked_rules(rules)
     checked_text(batch_id, "trainer batch", "batch_id")
     checked_int(assembled_at_ms, f"batch {batch_id!r}", "assembled_at_ms", U64_MAX)
     checked_type(target, PolicyRevision, f"batch {batch_id!r}", "target_revision")

@@ -144,15 +144,21 @@ class TableColumns:
 
     def sealed(self) -> TableColumns:
         """Make every array read-only."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            arrays = (value.data, value.offsets) if isinstance(value, TextColumn) else (value,)
-            for array in arrays:
-                if isinstance(array, np.ndarray):
-                    array.flags.writeable = False
+        for name in _ARRAYS:
+            getattr(self, name).setflags(write=False)
+        for name in _TEXTS:
+            text = getattr(self, name)
+            text.data.setflags(write=False)
+            text.offsets.setflags(write=False)
         for column in self.samples.values():
-            column.flags.writeable = False
+            column.setflags(write=False)
         return self
+
+
+_TEXTS = tuple(field.name for field in fields(TableColumns) if field.type == "TextColumn")
+_ARRAYS = tuple(
+    field.name for field in fields(TableColumns) if str(field.type).startswith(("NDArray", "Off"))
+)
 
 
 def concat_columns(tables: Sequence[TableColumns]) -> TableColumns:

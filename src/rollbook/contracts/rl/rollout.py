@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.read_only import read_only
-from rollbook.contracts.record import Record, check_digest
+from rollbook.contracts.record import Record, check_digest, checked_list, checked_text, checked_type
 from rollbook.contracts.rl.build import build_columns
 from rollbook.contracts.rl.columns import (
     StoredSamples,
@@ -30,7 +30,7 @@ from rollbook.contracts.rl.provenance import (
     RolloutProofReference,
     RolloutTerminationReason,
 )
-from rollbook.contracts.rl.rules import COMPATIBLE, STRICT, ContractRules
+from rollbook.contracts.rl.rules import COMPATIBLE, STRICT, ContractRules, checked_rules
 from rollbook.contracts.rl.sample import (
     BASE_COLUMNS,
     Column,
@@ -144,10 +144,10 @@ class RolloutArtifact:
             termination_reason=[termination_reason],
             created_at_ms=[created_at_ms],
             proof_references=[proof_references],
-            prompt=[prompt],
-            group_id=[group_id],
-            attempt=[attempt],
-            logprob_semantics=[logprob_semantics],
+            prompt=None if prompt is None else [prompt],
+            group_id=None if group_id is None else [group_id],
+            attempt=None if attempt is None else [attempt],
+            logprob_semantics=None if logprob_semantics is None else [logprob_semantics],
             rules=rules,
         )
         object.__setattr__(self, "table", table)
@@ -318,6 +318,8 @@ class RolloutTable:
     @classmethod
     def from_artifacts(cls, artifacts: Sequence[RolloutArtifact]) -> RolloutTable:
         """One table of these rollouts, in this order."""
+        for artifact in checked_list(artifacts, "rollout table", "artifacts"):
+            checked_type(artifact, RolloutArtifact, "rollout table", "artifacts")
         if not artifacts:
             return cls.empty()
         shared = artifacts[0].table
@@ -343,6 +345,8 @@ class RolloutTable:
     @classmethod
     def concat(cls, tables: Sequence[RolloutTable]) -> RolloutTable:
         """Rows of all tables, in order, with their digests. An id may occur only once."""
+        for table in checked_list(tables, "rollout table", "tables"):
+            checked_type(table, RolloutTable, "rollout table", "tables")
         filled = [table for table in tables if len(table)]
         if not filled:
             return tables[0] if tables else cls.empty()
@@ -397,6 +401,7 @@ class RolloutTable:
         )
 
     def artifact(self, artifact_id: str) -> RolloutArtifact:
+        checked_text(artifact_id, "rollout table", "artifact_id")
         if not self._rows_by_id:
             self._rows_by_id.update(zip(self.columns.artifact_id, range(len(self)), strict=True))
         row = self._rows_by_id.get(artifact_id)
@@ -445,7 +450,7 @@ class RolloutTable:
 
     def problems(self, rules: ContractRules = STRICT) -> list[Refusal]:
         """Every problem of these rollouts under `rules`, which may be stricter than those they were made under."""
-        if self._is_known_to_keep(rules):
+        if self._is_known_to_keep(checked_rules(rules)):
             return []
         found = table_problems(self.columns, rules)
         if not found:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from rollbook.contracts.record import checked_type
+from rollbook.errors import InvalidValue
+
 
 @dataclass(frozen=True, slots=True)
 class ContractRules:
@@ -15,11 +18,26 @@ class ContractRules:
     non_finite: Literal["refuse", "allow"] = "refuse"
     """NaN and infinities in float columns. Where they are allowed, digests, JSON and files keep their bits."""
 
+    def __post_init__(self) -> None:
+        checked_type(self.strict, bool, "contract rules", "strict")
+        if self.non_finite not in ("refuse", "allow"):
+            raise InvalidValue(
+                record="contract rules",
+                field="non_finite",
+                value=repr(self.non_finite),
+                expected="'refuse' or 'allow'",
+            )
+
     def cover(self, other: ContractRules) -> bool:
         """Whether everything that keeps these rules also keeps the other rules."""
         return (self.strict or not other.strict) and (
             self.non_finite == "refuse" or other.non_finite == "allow"
         )
+
+
+def checked_rules(rules: ContractRules) -> ContractRules:
+    checked_type(rules, ContractRules, "contract rules", "rules")
+    return rules
 
 
 STRICT = ContractRules()

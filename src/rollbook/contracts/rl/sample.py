@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rollbook.contracts.read_only import read_only
 from rollbook.contracts.record import U32_MAX, Record, checked_type
+from rollbook.contracts.rl.given_array import given_array
 from rollbook.errors import InvalidNumber, InvalidValue, UnknownColumn, WrongColumnType
 
 Column = NDArray[Any]
@@ -47,6 +48,11 @@ SAMPLE_DTYPES: Mapping[str, np.dtype[Any]] = {
 """Every sample column, in the order that digests and files use. The first four are required."""
 
 LOGPROB_COLUMNS = ("logprob", "reference_logprob")
+_LIMITS = {
+    name: (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    for name, dtype in SAMPLE_DTYPES.items()
+    if dtype.kind in "iu"
+}
 _HIGHEST_CODE = {"loss_mask": 1, "role": max(RolloutRole)}
 
 Locate = Callable[[int], str]
@@ -67,27 +73,30 @@ class RolloutSample(Record, frozen=True, kw_only=True):
             checked_type(getattr(self, field), (float, int), "sample", field)
 
 
-def columns_of(samples: Mapping[str, ArrayLike] | Sequence[RolloutSample]) -> Mapping[str, Any]:
-    """Samples as columns, whether they were given as objects or as columns."""
+def columns_of(samples: Any) -> Mapping[str, Any]:
+    """Samples as columns, whether they were given as RolloutSample objects or as columns."""
     if isinstance(samples, Mapping):
         return samples
+    if not isinstance(samples, Sequence) or isinstance(samples, str | bytes):
+        raise WrongColumnType(
+            column="samples",
+            expected="columns by name, or RolloutSample objects",
+            actual=type(samples).__name__,
+        )
     for sample in samples:
         checked_type(sample, RolloutSample, "samples", "samples")
     return {name: [getattr(sample, name) for sample in samples] for name in BASE_COLUMNS}
 
 
-def check_column_names(names: Sequence[str]) -> None:
+def check_column_names(names: Iterable[str]) -> None:
     for name in names:
         if name not in SAMPLE_DTYPES:
-            raise UnknownColumn(column=name, known=", ".join(SAMPLE_DTYPES))
+            raise UnknownColumn(column=str(name), known=", ".join(SAMPLE_DTYPES))
 
 
 def as_array(name: str, values: ArrayLike, kinds: str, expected: str) -> Column:
     """A flat array of one of the numpy `kinds`. An empty list of any type is accepted."""
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise WrongColumnType(column=name, expected=expected, actual=str(error)) from error
+    array = given_array(name, values, expected)
     if array.ndim != 1:
         raise WrongColumnType(column=name, expected=expected, actual=f"{array.ndim} dimensions")
     if array.dtype.kind not in kinds and array.size:
@@ -101,42 +110,41 @@ def sample_column(name: str, values: ArrayLike, locate: Locate) -> Column:
     if dtype.kind == "f":
         array = as_array(name, values, "fiu", "numbers")
         column = read_only(array, dtype)
-        if array.dtype.itemsize > dtype.itemsize:
+        if array.dtype.itemsize > dtype.itemsize and _has_non_finite(column):
             overflow = np.isinf(column) & np.isfinite(array)
-            _refuse_first(overflow, array, name, locate, f"a number that fits {dtype.name}")
+            if overflow.any():
+                expected = f"a number that fits {dtype.name}"
+                _refuse_first(InvalidNumber, overflow, array, name, locate, expected)
         return column
     array = as_array(name, values, "iub" if name == "loss_mask" else "iu", "whole numbers")
-    if array.dtype != dtype:
-        limits = np.iinfo(dtype)
-        outside = (array < limits.min) | (array > limits.max) if array.dtype.kind != "b" else None
-        if outside is not None:
-            expected = f"a whole number from {limits.min} to {limits.max}"
-            _refuse_first(outside, array, name, locate, expected)
+    if array.dtype != dtype and array.dtype.kind != "b" and array.size:
+        lowest, highest = _LIMITS[name]
+        if array.min() < lowest or array.max() > highest:
+            expected = f"a whole number from {lowest} to {highest}"
+            outside = (array < lowest) | (array > highest)
+            _refuse_first(InvalidNumber, outside, array, name, locate, expected)
     column = read_only(array, dtype)
     if name == "policy_version" and column.size and column.min() < -1:
-        row = int(np.argmax(column < -1))
-        raise InvalidValue(
-            record=locate(row),
-            field=name,
-            value=str(column[row]),
-            expected="-1 or a revision number",
-        )
-    if name in _HIGHEST_CODE and column.size and column.max() > _HIGHEST_CODE[name]:
-        row = int(np.argmax(column > _HIGHEST_CODE[name]))
-        raise InvalidValue(
-            record=locate(row),
-            field=name,
-            value=str(column[row]),
-            expected=f"a code from 0 to {_HIGHEST_CODE[name]}",
-        )
+        expected = "-1 or a revision number"
+        _refuse_first(InvalidValue, column < -1, column, name, locate, expected)
+    code = _HIGHEST_CODE.get(name)
+    if code is not None and column.size and column.max() > code:
+        expected = f"a code from 0 to {code}"
+        _refuse_first(InvalidValue, column > code, column, name, locate, expected)
     return column
 
 
+def _has_non_finite(column: Column) -> bool:
+    return int(np.count_nonzero(np.isfinite(column))) < column.size
+
+
 def _refuse_first(
-    bad: NDArray[np.bool_], array: Column, name: str, locate: Locate, expected: str
-) -> None:
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise InvalidNumber(
-            record=locate(row), field=name, value=str(array[row]), expected=expected
-        )
+    kind: type[InvalidNumber | InvalidValue],
+    bad: NDArray[np.bool_],
+    array: Column,
+    name: str,
+    locate: Locate,
+    expected: str,
+) -> NoReturn:
+    at = int(np.argmax(bad))
+    raise kind(record=locate(at), field=name, value=str(array[at]), expected=expected)

@@ -89,8 +89,8 @@ def _long_words(
     """
     top = high // _POWERS[4]
     first = _two_words(top, high - top * _POWERS[4])
-    second = _FOUR_DIGITS.take(low) | (_BAR << np.uint64(32))
-    bits = (np.uint64(12) - digits) * np.uint64(8)
+    second: Words = _FOUR_DIGITS.take(low) | (_BAR << np.uint64(32))
+    bits: Words = (np.uint64(12) - digits) * np.uint64(8)
     word = np.uint64(64)
     return (first >> bits) | (second << (word - bits)) | (second >> (bits - word)), second >> bits
 

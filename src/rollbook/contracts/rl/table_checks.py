@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.contracts.rl.columns import TableColumns
-from rollbook.contracts.rl.rules import ContractRules
+from rollbook.contracts.rl.rules import ContractRules, checked_rules
 from rollbook.contracts.rl.sample import LOGPROB_COLUMNS, SAMPLE_DTYPES
-from rollbook.contracts.rl.text_column import TextColumn
+from rollbook.contracts.rl.text_column import Offsets, TextColumn
 from rollbook.errors import (
     AllSamplesMasked,
     AmbiguousId,
@@ -28,6 +28,7 @@ RowProblems = Iterator[tuple[int, Refusal]]
 
 def table_problems(columns: TableColumns, rules: ContractRules) -> list[Refusal]:
     """All problems by row. Within a row the refusals of the reference come first, in its order, then ours."""
+    checked_rules(rules)
     checks: list[Callable[[TableColumns], RowProblems]] = [_empty, _duplicate_proofs]
     if rules.strict:
         checks += [_empty_ids, _ambiguous]
@@ -45,11 +46,18 @@ def table_problems(columns: TableColumns, rules: ContractRules) -> list[Refusal]
 
 
 def _empty(columns: TableColumns) -> RowProblems:
-    for row in np.flatnonzero(np.diff(columns.sample_offsets) == 0).tolist():
+    for row in _empty_rows(columns.sample_offsets):
         yield row, EmptyRolloutSamples(artifact_id=columns.artifact_id[row])
 
 
+def _empty_rows(offsets: Offsets) -> list[int]:
+    empty = offsets[1:] == offsets[:-1]
+    return np.flatnonzero(empty).tolist() if np.count_nonzero(empty) else []
+
+
 def _duplicate_proofs(columns: TableColumns) -> RowProblems:
+    if not len(columns.proof_kind):
+        return
     digests = columns.proof_digest.all_utf8()
     bounds = columns.proof_offsets.tolist()
     for row in np.flatnonzero(np.diff(columns.proof_offsets) > 1).tolist():
@@ -67,7 +75,7 @@ def _record(columns: TableColumns, row: int) -> str:
 
 
 def _empty_ids(columns: TableColumns) -> RowProblems:
-    for row in np.flatnonzero(np.diff(columns.artifact_id.offsets) == 0).tolist():
+    for row in _empty_rows(columns.artifact_id.offsets):
         yield row, EmptyId(record=f"artifact at row {row}", field="artifact_id")
     for code, revision in enumerate(columns.revisions):
         for field in ("policy_family", "revision_id"):
@@ -96,8 +104,9 @@ def _ambiguous(columns: TableColumns) -> RowProblems:
             if "|" in getattr(revision, field):
                 row = int(np.argmax(columns.revision_index == code))
                 yield row, _ambiguity(columns, row, field, getattr(revision, field), "|")
-    yield from _ambiguous_proofs(columns, "proof digest", columns.proof_digest)
-    yield from _ambiguous_proofs(columns, "proof reference", columns.proof_reference)
+    if len(columns.proof_kind):
+        yield from _ambiguous_proofs(columns, "proof digest", columns.proof_digest)
+        yield from _ambiguous_proofs(columns, "proof reference", columns.proof_reference)
 
 
 def _ambiguous_proofs(columns: TableColumns, field: str, texts: TextColumn) -> RowProblems:
@@ -114,6 +123,8 @@ def _ambiguity(
 
 def _first_per_row(columns: TableColumns, bad: NDArray[np.bool_]) -> Iterator[tuple[int, int, int]]:
     """(row, index within the row, flat index) of the first bad sample of every row that has a bad sample."""
+    if not np.count_nonzero(bad):
+        return
     flat = np.flatnonzero(bad)
     rows = np.searchsorted(columns.sample_offsets, flat, side="right") - 1
     _, first = np.unique(rows, return_index=True)
@@ -123,15 +134,15 @@ def _first_per_row(columns: TableColumns, bad: NDArray[np.bool_]) -> Iterator[tu
 
 
 def _non_finite(columns: TableColumns) -> RowProblems:
-    for name, dtype in SAMPLE_DTYPES.items():
-        if dtype.kind != "f" or name not in columns.samples:
+    for name, column in columns.samples.items():
+        if SAMPLE_DTYPES[name].kind != "f":
             continue
-        for row, local, flat in _first_per_row(columns, ~np.isfinite(columns.samples[name])):
+        for row, local, flat in _first_per_row(columns, ~np.isfinite(column)):
             problem = NonFiniteValue(
                 artifact_id=columns.artifact_id[row],
                 column=name,
                 sample_index=local,
-                value=str(columns.samples[name][flat]),
+                value=str(column[flat]),
             )
             yield row, problem
 
@@ -162,8 +173,11 @@ def _all_masked(columns: TableColumns) -> RowProblems:
 
 
 def _duplicate_ids(columns: TableColumns) -> RowProblems:
+    ids = columns.artifact_id.all_utf8()
+    if len(set(ids)) == len(ids):
+        return
     first: dict[bytes, int] = {}
-    for row, artifact_id in enumerate(columns.artifact_id.all_utf8()):
+    for row, artifact_id in enumerate(ids):
         earlier = first.setdefault(artifact_id, row)
         if earlier != row:
             name = artifact_id.decode()

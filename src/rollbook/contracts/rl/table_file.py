@@ -16,12 +16,13 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 import numpy as np
 
 from rollbook.contracts.policy import PolicyRevision
+from rollbook.contracts.record import checked_type
 from rollbook.contracts.rl.columns import StoredSamples, TableColumns
 from rollbook.contracts.rl.provenance import (
     PROOF_KINDS,
@@ -37,6 +38,7 @@ from rollbook.contracts.rl.text_column import Offsets, TextColumn
 from rollbook.digest import checksum, sha256
 from rollbook.errors import (
     ChecksumMismatch,
+    ConfigurationError,
     NotATable,
     StorageError,
     TruncatedFile,
@@ -110,6 +112,8 @@ def _unreadable(path: str, error: OSError) -> StorageError:
 
 def save_table(table: RolloutTable, path: str | os.PathLike[str], *, replace: bool = False) -> None:
     """Write the table in one atomic step. An existing file is refused unless `replace` is set."""
+    checked_type(table, RolloutTable, "saved table", "table")
+    checked_type(path, (str, os.PathLike), "saved table", "path")
     arrays = list(_arrays_of(table))
     buffers, place = [], 0
     for name, array in arrays:
@@ -171,6 +175,11 @@ def _arrays_of(table: RolloutTable) -> Iterator[tuple[str, Column]]:
 
 def open_table(path: str | os.PathLike[str], *, verify: Verify = "lazy") -> RolloutTable:
     """Map a saved table. Everything is checked before it is returned; `verify` says what is checked at once."""
+    checked_type(path, (str, os.PathLike), "saved table", "path")
+    if verify not in get_args(Verify):
+        raise ConfigurationError(
+            message=f"verify is {verify!r}, expected {', '.join(get_args(Verify))}"
+        )
     stored = _StoredTable(Path(path))
     table = stored.table()
     if verify != "lazy":
