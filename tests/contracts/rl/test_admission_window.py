@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollbook.contracts.policy import PolicyRevision
-from rollbook.contracts.rl.admission import OffPolicyBudget
+from rollbook.contracts.rl.admission import Admission, OffPolicyBudget
+from rollbook.contracts.rl.admission_receipt import RolloutAdmissionReceipt
 from rollbook.contracts.rl.admission_window import AdmissionWindow, ReleaseDecision, StandingCounts
 from rollbook.contracts.rl.provenance import EnvironmentPackageKey, RolloutTerminationReason
 from rollbook.contracts.rl.rollout import RolloutTable
@@ -101,6 +104,36 @@ ALL_FOUR = {"exact": 7, "off": 6, "held": 3, "lost": 1}
 
 
 # ------------------------------------------------------------------------------------- submitting
+
+
+def test_a_submission_makes_no_receipts_they_are_made_when_they_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+    plain = Admission.receipt
+
+    def counted(admission: Admission, row: int) -> RolloutAdmissionReceipt:
+        made.append(row)
+        return plain(admission, row)
+
+    monkeypatch.setattr(Admission, "receipt", counted)
+    window = opened()
+    admission = window.submit(rollouts(ALL_FOUR), AT)
+    window.submit(rollouts(ALL_FOUR), AT + 1)
+    assert (window.accounting().rollouts.submitted, len(window.accepted()), made) == (4, 2, [])
+    assert window.receipts() == admission.receipts()
+
+
+def test_a_window_keeps_neither_samples_nor_prompts_of_discarded_rollouts() -> None:
+    table = rollouts({"lost": 1})
+    window = opened()
+    window.submit(table, AT)
+    held = [weakref.ref(column) for column in table.samples.values()]
+    expected = window.receipt("lost")
+    del table
+    gc.collect()
+    assert [column() for column in held] == [None] * len(held)
+    assert window.receipt("lost") == expected
 
 
 def test_rollouts_go_where_their_receipt_says() -> None:

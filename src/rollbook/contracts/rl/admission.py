@@ -126,6 +126,8 @@ class Admission:
     """One row per rollout, one column per kind in SIGNAL_KINDS."""
     signal_buckets: Codes
     """The AdmissionBucket of each of these values."""
+    reward_sums: NDArray[np.float32]
+    """The sum of the rewards of each rollout."""
 
     def __len__(self) -> int:
         return len(self.table)
@@ -169,7 +171,7 @@ class Admission:
             rollout_age_ms=int(self.rollout_age_ms[row]),
             signals=self._signals(row),
             token_count=artifact.token_count,
-            reward_sum=float(self._reward_sums[row]),
+            reward_sum=float(self.reward_sums[row]),
             termination_reason=artifact.termination_reason,
             observed_at_ms=int(self.observed_at_ms[row]),
             receipt_digest="",
@@ -195,10 +197,6 @@ class Admission:
                 )
             )
         return tuple(signals)
-
-    @cached_property
-    def _reward_sums(self) -> NDArray[np.float32]:
-        return self.table.reward_sums()
 
 
 def admit(
@@ -248,6 +246,7 @@ def admit(
         rollout_age_ms=_sealed(age),
         signal_values=_sealed(signals.values),
         signal_buckets=_sealed(signals.buckets),
+        reward_sums=_sealed(table.reward_sums()),
     )
 
 

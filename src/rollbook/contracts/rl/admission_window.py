@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
+import numpy as np
 
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.record import Record, check_digest, checked_type, decode_json
@@ -27,6 +28,7 @@ from rollbook.contracts.rl.admission_receipt import (
 )
 from rollbook.contracts.rl.rollout import RolloutTable
 from rollbook.contracts.rl.rules import STRICT, ContractRules
+from rollbook.contracts.rl.table_digests import digest_list
 from rollbook.digest import digest_of
 from rollbook.errors import (
     ColumnSetMismatch,
@@ -40,6 +42,7 @@ from rollbook.errors import (
 
 DECISION_DOMAIN = "rollbook.release_decision.v2"
 _RELEASED = "released"
+_DISCARDED = OUTCOMES.index(AdmissionOutcome.DISCARDED)
 
 
 class ReleaseDecision(Record, frozen=True, kw_only=True):
@@ -114,17 +117,35 @@ class WindowAccounting(Record, frozen=True, kw_only=True):
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """What a window keeps of one artifact."""
+    """What a window keeps of one artifact. Its receipt is made when it is read."""
 
-    receipt: RolloutAdmissionReceipt
-    content_digest: bytes
-    row: int | None
+    admission: Admission
+    """The admission of its first submission, without payloads."""
+    row: int
+    outcome: AdmissionOutcome
+    payload: int | None
     """The row of its payload among those kept; None when the payload was dropped."""
     released: bool = False
 
     @property
+    def receipt(self) -> RolloutAdmissionReceipt:
+        return self.admission.receipt(self.row)
+
+    @property
+    def content_digest(self) -> bytes:
+        return bytes(self.admission.table.content_digests[self.row])
+
+    @property
+    def observed_at_ms(self) -> int:
+        return int(self.admission.observed_at_ms[self.row])
+
+    @property
+    def token_count(self) -> int:
+        return self.admission.table[self.row].token_count
+
+    @property
     def standing(self) -> str:
-        return _RELEASED if self.released else self.receipt.outcome
+        return _RELEASED if self.released else self.outcome
 
 
 class AdmissionWindow:
@@ -198,15 +219,17 @@ class AdmissionWindow:
 
     def _new_rows(self, table: RolloutTable, times: U64s) -> list[int]:
         """Rows of new artifacts. Other rows get the time of their first submission, and so their first receipt."""
-        digests = [digest.tobytes() for digest in table.content_digests]
+        digests = digest_list(table.content_digests)
         first_rows: dict[str, int] = {}
         for row, artifact_id in enumerate(table.columns.artifact_id):
             entry = self._entries.get(artifact_id)
-            if entry is None:
-                first = first_rows.setdefault(artifact_id, row)
-                digest, time = digests[first], int(times[first])
+            if entry is not None:
+                digest, time = entry.content_digest, entry.observed_at_ms
             else:
-                digest, time = entry.content_digest, entry.receipt.observed_at_ms
+                first = first_rows.setdefault(artifact_id, row)
+                if first == row:
+                    continue
+                digest, time = digests[first], int(times[first])
             if digest != digests[row]:
                 raise DuplicateRolloutArtifact(batch_id=self.window_id, artifact_id=artifact_id)
             times[row] = time
@@ -215,21 +238,24 @@ class AdmissionWindow:
     def _record(self, admission: Admission, new: list[int]) -> None:
         """Everything that can fail is done before the first change."""
         table = admission.table
-        receipts = [admission.receipt(row) for row in new]
-        kept = [
-            row
-            for row, receipt in zip(new, receipts, strict=True)
-            if self.retain_discarded or receipt.outcome != AdmissionOutcome.DISCARDED
-        ]
+        rows = np.array(new, np.int64)
+        outcomes = admission.outcomes[rows]
+        kept = rows if self.retain_discarded else rows[outcomes != _DISCARDED]
         whole = len(kept) == len(table)
-        payloads = [table if whole else _copied(table.take(kept))] if kept else []
-        places = dict(zip(kept, itertools.count(self._kept), strict=False))
+        payloads = [table if whole else _copied(table.take(kept))] if len(kept) else []
+        places = dict(zip(kept.tolist(), itertools.count(self._kept), strict=False))
 
-        for row, receipt in zip(new, receipts, strict=True):
-            digest = table.content_digests[row].tobytes()
-            self._entries[receipt.artifact_id] = _Entry(receipt, digest, places.get(row))
-            self._rollouts[OUTCOMES.index(receipt.outcome)] += 1
-            self._tokens[OUTCOMES.index(receipt.outcome)] += receipt.token_count
+        slim = _without_payloads(admission)
+        ids = list(table.columns.artifact_id)
+        entries = {
+            ids[row]: _Entry(slim, row, OUTCOMES[outcome], places.get(row))
+            for row, outcome in zip(new, outcomes.tolist(), strict=True)
+        }
+        tokens = np.diff(table.offsets)[rows]
+        for code in range(len(OUTCOMES)):
+            self._rollouts[code] += int(np.count_nonzero(outcomes == code))
+            self._tokens[code] += int(tokens[outcomes == code].sum())
+        self._entries.update(entries)
         if new:
             self._sample_names = table.columns.sample_names
         self._payloads += payloads
@@ -290,7 +316,7 @@ class AdmissionWindow:
         return RolloutIngestionTelemetry.of(self._rollouts, self._tokens)
 
     def accounting(self) -> WindowAccounting:
-        released = [self._entries[each.artifact_id].receipt for each in self._decisions]
+        released = [self._entries[each.artifact_id] for each in self._decisions]
         return WindowAccounting(
             rollouts=_standing_counts(len(self._entries), self._rollouts, len(released)),
             tokens=_standing_counts(
@@ -308,12 +334,20 @@ class AdmissionWindow:
         rows = []
         for artifact_id, entry in self._entries.items():
             if entry.standing in standings:
-                if entry.row is None:
+                if entry.payload is None:
                     raise PayloadDropped(artifact_id=artifact_id)
-                rows.append(entry.row)
+                rows.append(entry.payload)
         # kept as one table, so that the next call need not join them again
         self._payloads = [RolloutTable.concat(self._payloads)]
         return self._payloads[0].take(rows)
+
+
+def _without_payloads(admission: Admission) -> Admission:
+    """It makes the same receipts, and keeps no samples and prompts in memory."""
+    table = admission.table
+    columns = table.columns.without_payloads()
+    slim = RolloutTable(columns, table.artifact_digests, table.content_digests)
+    return replace(admission, table=slim)
 
 
 def _copied(table: RolloutTable) -> RolloutTable:

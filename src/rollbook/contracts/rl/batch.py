@@ -28,7 +28,7 @@ from rollbook.contracts.rl.provenance import RolloutProofReference
 from rollbook.contracts.rl.rollout import RolloutArtifact, RolloutTable
 from rollbook.contracts.rl.rules import STRICT, ContractRules, checked_rules
 from rollbook.contracts.rl.sums import total_of_sums
-from rollbook.contracts.rl.table_digests import table_root
+from rollbook.contracts.rl.table_digests import digest_list, table_root
 from rollbook.digest import Plain, digest_of, sha256
 from rollbook.errors import (
     AmbiguousId,
@@ -85,7 +85,7 @@ class _Rollouts:
         has_proofs = np.diff(table.columns.proof_offsets).tolist()
         return cls(
             ids=list(table.columns.artifact_id),
-            digests=[digest.tobytes().hex() for digest in table.artifact_digests],
+            digests=[digest.hex() for digest in digest_list(table.artifact_digests)],
             content=table.content_digests,
             revisions=[
                 table.columns.revisions[code] for code in table.columns.revision_index.tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -141,6 +141,15 @@ class TableColumns:
             }, offsets - part.start
         flat, offsets = ragged_rows(self.sample_offsets, rows)
         return {name: column[flat] for name, column in self.samples.items()}, offsets
+
+    def without_payloads(self) -> TableColumns:
+        """Everything but samples and prompts. The offsets still tell how many samples there were."""
+        return replace(
+            self,
+            samples={},
+            prompt_token_id=np.zeros(0, np.uint32),
+            prompt_offsets=np.zeros_like(self.prompt_offsets),
+        ).sealed()
 
     def sealed(self) -> TableColumns:
         """Make every array read-only."""

@@ -44,6 +44,7 @@ from rollbook.contracts.rl.table_digests import (
     Digests,
     artifact_digests,
     content_digests,
+    digest_list,
     row_content_digest,
     table_root,
 )
@@ -470,7 +471,7 @@ class RolloutTable:
     def prove(self, row: int) -> InclusionProof:
         """The proof that a rollout is in this table. `verify_proof` checks it."""
         artifact = self[row]
-        leaves = [digest.tobytes() for digest in self.content_digests]
+        leaves = digest_list(self.content_digests)
         return InclusionProof(
             root=self.root,
             index=artifact.row,

@@ -47,6 +47,12 @@ def _stacked(digests: Sequence[bytes]) -> Digests:
     return np.frombuffer(b"".join(digests), np.uint8).reshape(len(digests), 32)
 
 
+def digest_list(digests: Digests) -> list[bytes]:
+    """The digest of each rollout as bytes."""
+    raw = digests.tobytes()
+    return [raw[start : start + 32] for start in range(0, len(raw), 32)]
+
+
 # ---------------------------------------------------------------------------------------------- v1
 
 
@@ -220,4 +226,4 @@ def _canonical_proofs(columns: TableColumns) -> Iterator[bytes]:
 
 def table_root(digests: Digests) -> str:
     """Merkle root over the content digests in row order."""
-    return merkle_root(TABLE_DOMAIN, [row.tobytes() for row in digests])
+    return merkle_root(TABLE_DOMAIN, digest_list(digests))
