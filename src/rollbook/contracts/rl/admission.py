@@ -126,8 +126,6 @@ class Admission:
     """One row per rollout, one column per kind in SIGNAL_KINDS."""
     signal_buckets: Codes
     """The AdmissionBucket of each of these values."""
-    reward_sums: NDArray[np.float32]
-    """The sum of the rewards of each rollout."""
 
     def __len__(self) -> int:
         return len(self.table)
@@ -146,6 +144,11 @@ class Admission:
     def telemetry(self) -> RolloutIngestionTelemetry:
         """Counts of this table alone. The telemetry of a window counts a resubmitted rollout once."""
         return RolloutIngestionTelemetry.of(*self.counts)
+
+    @cached_property
+    def reward_sums(self) -> NDArray[np.float32]:
+        """The sum of the rewards of each rollout."""
+        return self.table.reward_sums()
 
     def receipt(self, row: int) -> RolloutAdmissionReceipt:
         artifact = self.table[row]
@@ -246,7 +249,6 @@ def admit(
         rollout_age_ms=_sealed(age),
         signal_values=_sealed(signals.values),
         signal_buckets=_sealed(signals.buckets),
-        reward_sums=_sealed(table.reward_sums()),
     )
 
 

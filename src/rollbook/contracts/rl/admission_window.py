@@ -346,8 +346,12 @@ def _without_payloads(admission: Admission) -> Admission:
     """It makes the same receipts, and keeps no samples and prompts in memory."""
     table = admission.table
     columns = table.columns.without_payloads()
-    slim = RolloutTable(columns, table.artifact_digests, table.content_digests)
-    return replace(admission, table=slim)
+    slim = replace(
+        admission, table=RolloutTable(columns, table.artifact_digests, table.content_digests)
+    )
+    # a cached property, computed while there are rewards
+    vars(slim)["reward_sums"] = admission.reward_sums
+    return slim
 
 
 def _copied(table: RolloutTable) -> RolloutTable:
