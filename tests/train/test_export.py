@@ -288,6 +288,8 @@ def test_dtypes_are_the_documented_ones() -> None:
         "logprobs": "float32",
         "rewards": "float32",
         "advantages": "float32",
+        "sequence_rewards": "float32",
+        "group_ids": "int64",
         "cu_seqlens": "int32",
         "position_ids": "int32",
         "sequence_ids": "int32",

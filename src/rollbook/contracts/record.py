@@ -104,6 +104,11 @@ def checked_type(value: object, expected: type | tuple[type, ...], record: str, 
         )
 
 
+def checked_choice(value: object, known: tuple[str, ...], record: str, field: str) -> None:
+    if not isinstance(value, str) or value not in known:
+        raise InvalidValue(record=record, field=field, value=repr(value), expected=", ".join(known))
+
+
 def checked_list(value: Sequence[Item], record: str, field: str) -> Sequence[Item]:
     """A list or another sequence that is not one text."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):

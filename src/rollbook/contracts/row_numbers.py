@@ -21,7 +21,11 @@ def row_numbers(rows: ArrayLike, count: int, record: str, *, from_end: bool = Fa
     expected = f"a list of row numbers, or a mask of {count} rows"
     try:
         given: NDArray[Any] = np.asarray(rows)
-    except ValueError as error:  # lists of different lengths
+    except (
+        ValueError,
+        TypeError,
+        RuntimeError,
+    ) as error:  # lists of different lengths, tensors elsewhere
         raise InvalidNumber(
             record=record, field="rows", value=str(error), expected=expected
         ) from error

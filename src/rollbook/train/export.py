@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from rollbook.contracts.record import checked_type
 from rollbook.contracts.rl.batch import TrainerBatch
 from rollbook.contracts.rl.rollout import RolloutTable
 from rollbook.contracts.rl.sample import Column
@@ -30,8 +31,9 @@ from rollbook.errors import (
     RolloutsNotInBatch,
     UnknownArtifact,
 )
-from rollbook.train.layout import ChosenTokens, Layout, choose, import_torch
+from rollbook.train.layout import Layout, choose, import_torch
 from rollbook.train.packing import pack_to_budget, whole_option
+from rollbook.train.padding import padded_places
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +43,7 @@ _INT32_MAX = int(np.iinfo(np.int32).max)
 
 TokenIds = NDArray[np.int32] | NDArray[np.int64]
 Side = Literal["left", "right"]
+PaddedLayout = Literal["sequence", "left_prompt", "right_prompt"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -58,6 +61,11 @@ class TrainerArrays:
     """Row in the batch of each sequence."""
     dropped_rows: tuple[int, ...]
     """Rows of the batch that are left out because staleness dropped all their samples."""
+    sequence_rewards: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    """The sum of the rewards of each rollout, dropped samples included."""
+    group_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The group of each sequence as an index into `groups`; -1 without a group."""
+    groups: tuple[str, ...] = ()
     token_ids: TokenIds
     sample_mask: NDArray[np.bool_]
     """True at samples; False at prompt tokens and padding."""
@@ -75,16 +83,25 @@ class TrainerArrays:
 
     def arrays(self) -> dict[str, Column]:
         """Every array by its name, including the optional columns."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
         return {
             **{name: value for name, value in own.items() if isinstance(value, np.ndarray)},
             **self.columns,
         }
 
-    def to_torch(self) -> dict[str, torch.Tensor]:
-        """The arrays as tensors that share their memory."""
+    def to_torch(self, device: torch.device | str | None = None) -> dict[str, torch.Tensor]:
+        """The arrays as tensors that share their memory, or as copies on `device`."""
         torch = import_torch()
-        return {name: torch.from_numpy(array) for name, array in self.arrays().items()}
+        tensors = {name: torch.from_numpy(array) for name, array in self.arrays().items()}
+        if device is None:
+            return tensors
+        try:
+            place = torch.device(device)
+            return {name: tensor.to(place) for name, tensor in tensors.items()}
+        except (RuntimeError, TypeError, AssertionError) as error:
+            raise ConfigurationError(
+                message=f"device is {device!r}, which torch cannot use: {error}"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -101,7 +118,8 @@ class PackedBatch(TrainerArrays):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PaddedBatch(TrainerArrays):
-    """One row of equal width per sequence. Every array except `rows` and `lengths` is [sequences, width]."""
+    """One row of equal width per sequence. Every array is [sequences, width], except those with one entry per sequence:
+    `rows`, `lengths`, `sequence_rewards` and `group_ids`."""
 
     lengths: NDArray[np.int64]
     """Tokens in each sequence, prompt included."""
@@ -109,6 +127,8 @@ class PaddedBatch(TrainerArrays):
     """True at tokens, False at padding."""
     position_ids: NDArray[np.int32]
     """From 0 at the first token; 0 at padding."""
+    prompt_width: int | None = None
+    """The column at which all responses begin; None in the layout `sequence`, where each begins after its prompt."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -140,13 +160,15 @@ def to_packed(
     """All sequences of the batch end to end. `to_packed_bins` respects a token budget."""
     dtype = _token_dtype(token_dtype)
     identity = _identity(batch, table)
+    recipe = _recipe("packed", dtype, staleness)
     chosen = choose(batch, table, staleness)
     offsets = offsets_of(chosen.lengths)
     return PackedBatch(
         **identity,
-        **_signed(_recipe("packed", dtype, staleness)),
+        **_signed(recipe),
         **packed_places(batch.batch_id, chosen.rows, offsets),
         **Layout.end_to_end(chosen).arrays(dtype),
+        **chosen.per_sequence(),
         dropped_rows=chosen.dropped_rows,
     )
 
@@ -166,13 +188,16 @@ def to_packed_bins(
     dtype = _token_dtype(token_dtype)
     budget = whole_option("token_budget", token_budget, 1, _INT32_MAX)
     identity = _identity(batch, table)
+    recipe = _recipe("packed_bins", dtype, staleness, token_budget=budget)
     chosen = choose(batch, table, staleness)
     bins = pack_to_budget(chosen.lengths, budget, chosen.artifact_ids())
     chosen = chosen.reordered(np.concatenate(bins))
     offsets = offsets_of(chosen.lengths)
     arrays = Layout.end_to_end(chosen).arrays(dtype)
-    recipe = _recipe("packed_bins", dtype, staleness, token_budget=budget, bins=len(bins))
+    recipe["bins"] = len(bins)
     bounds = offsets_of([*map(len, bins)]).tolist()
+    per_sequence = chosen.per_sequence()
+    groups = per_sequence.pop("groups")
     parts = []
     for index, (first, end) in enumerate(pairwise(bounds)):
         own = offsets[first : end + 1]
@@ -181,6 +206,8 @@ def to_packed_bins(
             **_signed({**recipe, "bin": index}),
             **packed_places(batch.batch_id, chosen.rows[first:end], own - own[0]),
             **_changed(arrays, operator.itemgetter(slice(own[0], own[-1]))),
+            **_changed(per_sequence, operator.itemgetter(slice(first, end))),
+            groups=groups,
             dropped_rows=chosen.dropped_rows,
         )
         parts.append(part)
@@ -196,28 +223,65 @@ def to_padded(
     pad_id: int = 0,
     staleness: TokenStaleness | None = None,
     token_dtype: DTypeLike = np.int64,
+    layout: PaddedLayout = "sequence",
+    width: int | None = None,
+    prompt_width: int | None = None,
 ) -> PaddedBatch:
-    """One row per sequence. The width is the longest length, rounded up to `multiple_of`; padding is on `side`."""
+    """One row per sequence, `width` columns each: the longest length, rounded up to `multiple_of`, unless given.
+
+    The layout `sequence` pads each sequence on `side`. `left_prompt` and `right_prompt` begin all responses at the
+    column `prompt_width` (the longest prompt, unless given), pad prompts on that side and responses on the right.
+    """
     dtype = _token_dtype(token_dtype)
     limits = np.iinfo(dtype)
-    if side not in ("left", "right"):
-        raise ConfigurationError(message=f"side is {side!r}, expected 'left' or 'right'")
-    multiple = whole_option("multiple_of", multiple_of, 1, _INT32_MAX)
-    filler = whole_option("pad_id", pad_id, int(limits.min), int(limits.max))
-    recipe = _recipe("padded", dtype, staleness, side=side, multiple_of=multiple, pad_id=filler)
+    recipe = _recipe(
+        "padded",
+        dtype,
+        staleness,
+        side=_one_of("side", side, get_args(Side)),
+        multiple_of=whole_option("multiple_of", multiple_of, 1, _INT32_MAX),
+        pad_id=whole_option("pad_id", pad_id, int(limits.min), int(limits.max)),
+        **_padded_options(side, layout, width, prompt_width),
+    )
     identity = _identity(batch, table)
     chosen = choose(batch, table, staleness)
-    places = _padded_places(chosen, side, multiple)
+    places = padded_places(chosen, recipe)
     sampled = places.pop("sample_mask")
     prompts = places["attention_mask"] & ~sampled
     return PaddedBatch(
         **identity,
         **_signed(recipe),
         **places,
-        **Layout(chosen, sampled, prompts).arrays(dtype, filler),
+        **Layout(chosen, sampled, prompts).arrays(dtype, pad_id),
+        **chosen.per_sequence(),
         rows=chosen.rows,
         dropped_rows=chosen.dropped_rows,
     )
+
+
+def _padded_options(
+    side: Side, layout: PaddedLayout, width: int | None, prompt_width: int | None
+) -> dict[str, Plain]:
+    """Only what differs from the default, so that recipes without these options keep their digests."""
+    options: dict[str, Plain] = {}
+    if _one_of("layout", layout, get_args(PaddedLayout)) != "sequence":
+        options["layout"] = layout
+        if side != "right":
+            raise ConfigurationError(message=f"the layout {layout} has no side; leave it out")
+    elif prompt_width is not None:
+        raise ConfigurationError(
+            message="prompt_width is for the layouts left_prompt and right_prompt"
+        )
+    for name, value in (("width", width), ("prompt_width", prompt_width)):
+        if value is not None:
+            options[name] = whole_option(name, value, 0, _INT32_MAX)
+    return options
+
+
+def _one_of(name: str, value: object, known: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in known:
+        raise ConfigurationError(message=f"{name} is {value!r}, expected one of {', '.join(known)}")
+    return value
 
 
 def to_jagged(
@@ -230,12 +294,14 @@ def to_jagged(
     """Values and offsets, as nested tensors and list columns need them."""
     dtype = _token_dtype(token_dtype)
     identity = _identity(batch, table)
+    recipe = _recipe("jagged", dtype, staleness)
     chosen = choose(batch, table, staleness)
     offsets = offsets_of(chosen.lengths)
     return JaggedBatch(
         **identity,
-        **_signed(_recipe("jagged", dtype, staleness)),
+        **_signed(recipe),
         **Layout.end_to_end(chosen).arrays(dtype),
+        **chosen.per_sequence(),
         rows=chosen.rows,
         dropped_rows=chosen.dropped_rows,
         offsets=offsets,
@@ -264,25 +330,6 @@ def packed_places(batch_id: str, rows: Rows, offsets: Offsets) -> dict[str, Any]
     }
 
 
-def _padded_places(chosen: ChosenTokens, side: Side, multiple_of: int) -> dict[str, Any]:
-    lengths = chosen.lengths
-    width = -(-int(lengths.max()) // multiple_of) * multiple_of
-    begins = width - lengths if side == "left" else np.zeros_like(lengths)
-    begin, end, prompt = (
-        each.astype(np.int32)[:, None] for each in (begins, lengths, chosen.prompt_lengths)
-    )
-    positions = np.arange(width, dtype=np.int32) - begin
-    attention = (positions >= 0) & (positions < end)
-    sampled = attention & (positions >= prompt)
-    positions *= attention
-    return {
-        "lengths": lengths,
-        "attention_mask": attention,
-        "position_ids": positions,
-        "sample_mask": sampled,
-    }
-
-
 # ------------------------------------------------------------------- which batch, which rollouts
 
 
@@ -303,6 +350,8 @@ def _identity(batch: TrainerBatch, table: RolloutTable) -> dict[str, Any]:
     Digests are compared; samples are not hashed again. A table computes its digests from its columns, or checks them
     when it is read.
     """
+    checked_type(batch, TrainerBatch, "export", "batch")
+    checked_type(table, RolloutTable, "export", "table")
     root = table.root
     difference = _difference(batch, table, root)
     if difference is not None:
@@ -329,7 +378,12 @@ def _difference(batch: TrainerBatch, table: RolloutTable, root: str) -> str | No
 
 
 def _token_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    chosen = np.dtype(dtype)
+    try:
+        chosen = np.dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            message=f"token_dtype is {dtype!r}, expected int32 or int64"
+        ) from error
     if chosen not in (np.dtype(np.int32), np.dtype(np.int64)):
         raise ConfigurationError(message=f"token_dtype is {chosen}, expected int32 or int64")
     return chosen
@@ -338,6 +392,8 @@ def _token_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 def _recipe(
     kind: str, dtype: np.dtype[Any], staleness: TokenStaleness | None, **options: Plain
 ) -> dict[str, Plain]:
+    if staleness is not None:
+        checked_type(staleness, TokenStaleness, "export", "staleness")
     aged = None if staleness is None else staleness.recipe
     return {"kind": kind, "token_dtype": dtype.name, "staleness": aged, **options}
 

@@ -96,6 +96,15 @@ class ChosenTokens:
             expected=f"at most {highest}, or a wider token_dtype",
         )
 
+    def per_sequence(self) -> dict[str, Any]:
+        """What an export says about each sequence as a whole."""
+        columns = self.table.columns
+        return {
+            "sequence_rewards": self.table.reward_sums()[self.rows],
+            "group_ids": columns.group_index[self.rows].astype(np.int64),
+            "groups": columns.groups,
+        }
+
     def artifact_ids(self) -> list[str]:
         ids = list(self.table.columns.artifact_id)
         return [ids[row] for row in self.rows.tolist()]

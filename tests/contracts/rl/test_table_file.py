@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import multiprocessing
+import pickle
 import struct
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 
 from rollbook import errors
@@ -310,3 +315,101 @@ def test_a_table_replaced_while_it_is_open_keeps_its_content(path: Path) -> None
     opened = open_table(path)
     save_table(table([3], seed=2), path, replace=True)
     assert opened[0] == table([3], seed=1)[0]
+
+
+# ---------------------------------------------------------------------------------------- pickling
+
+
+def test_an_opened_table_goes_to_a_spawned_process_as_the_path_of_its_file(path: Path) -> None:
+    save_table(table([100_000, 3]), path)
+    opened = open_table(path)
+    assert len(pickle.dumps(opened)) < 2000
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        sums = pool.submit(opened.reward_sums).result()
+    assert sums.tolist() == opened.reward_sums().tolist()
+
+
+def test_a_relative_path_is_found_from_another_folder(
+    path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_table(rich_table(), path)
+    monkeypatch.chdir(path.parent)
+    sent = pickle.dumps(open_table(path.name))
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert same_columns(pickle.loads(sent), rich_table())
+
+
+class Rollouts:
+    """A map-style dataset over an opened table."""
+
+    def __init__(self, table: RolloutTable) -> None:
+        self.table = table
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, row: int) -> list[str | int]:
+        return [self.table[row].content_digest, self.table[row].token_count]
+
+
+@pytest.mark.slow
+def test_workers_of_a_data_loader_read_an_opened_table(path: Path) -> None:
+    save_table(table([2, 3, 4]), path)
+    opened = open_table(path)
+    loader: Any = torch.utils.data.DataLoader(
+        cast(Any, Rollouts(opened)),
+        batch_size=None,
+        num_workers=2,
+        multiprocessing_context="spawn",
+    )
+    assert list(loader) == [[each.content_digest, each.token_count] for each in opened]
+
+
+def test_a_table_whose_file_is_gone_or_replaced_is_pickled_with_its_columns(path: Path) -> None:
+    save_table(rich_table(), path)
+    replaced = open_table(path)
+    save_table(table([1]), path, replace=True)
+    assert same_columns(pickle.loads(pickle.dumps(replaced)), rich_table())
+    gone = open_table(path)
+    path.unlink()
+    assert same_columns(pickle.loads(pickle.dumps(gone)), table([1]))
+    assert same_columns(copy.deepcopy(gone), table([1]))
+
+
+def test_a_pickle_whose_file_was_replaced_later_is_refused(path: Path) -> None:
+    save_table(rich_table(), path)
+    sent = pickle.dumps(open_table(path))
+    save_table(table([1]), path, replace=True)
+    with pytest.raises(errors.ChecksumMismatch, match="not the file that the pickled table"):
+        pickle.loads(sent)
+    path.unlink()
+    with pytest.raises(errors.StorageError, match="cannot be opened"):
+        pickle.loads(sent)
+
+
+def test_rows_of_an_opened_table_are_pickled_with_their_columns(path: Path) -> None:
+    save_table(rich_table(), path)
+    opened = open_table(path)
+    sent = [
+        pickle.dumps(part) for part in (opened[:], opened[1], dict(opened.samples), opened.samples)
+    ]
+    path.unlink()
+    whole, one, *columns = map(pickle.loads, sent)
+    assert same_columns(whole, rich_table())
+    assert one == rich_table()[1]
+    assert all(
+        each[name].tolist() == rich_table().samples[name].tolist()
+        for each in columns
+        for name in each
+    )
+
+
+def test_a_damaged_column_is_not_pickled(path: Path) -> None:
+    save_table(table([100]), path)
+    data = bytearray(path.read_bytes())
+    data[-80] ^= 1
+    path.write_bytes(data)
+    opened = open_table(path)
+    path.unlink()
+    with pytest.raises(errors.ChecksumMismatch):
+        pickle.dumps(opened)

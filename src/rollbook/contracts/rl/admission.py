@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.contracts.policy import PolicyRevision
-from rollbook.contracts.record import U64_MAX, Record, checked_int, checked_text, checked_type
+from rollbook.contracts.record import (
+    U64_MAX,
+    Record,
+    checked_int,
+    checked_list,
+    checked_text,
+    checked_type,
+)
 from rollbook.contracts.rl.admission_receipt import (
     OUTCOMES,
     SIGNAL_KINDS,
@@ -402,21 +409,21 @@ def _refuse_sources(
 
 def observation_times(values: Times, table: RolloutTable) -> U64s:
     """One u64 per rollout, in a new array."""
-    if not isinstance(values, Sequence | np.ndarray):
+    if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
         one = int(values) if isinstance(values, np.integer) else values
         time = checked_int(one, "admission", "observed_at_ms", U64_MAX)
         return np.full(len(table), time, np.uint64)
-    if len(values) != len(table):
+    given: Any = values
+    if hasattr(values, "__array__"):
+        given = as_array("observed_at_ms", values, "iu", "whole numbers").tolist()
+    checked_list(given, "admission", "observed_at_ms")
+    if len(given) != len(table):
         raise ColumnLengthMismatch(
-            artifact_id=table[len(values)].artifact_id if len(values) < len(table) else None,
+            artifact_id=table[len(given)].artifact_id if len(given) < len(table) else None,
             column="observed_at_ms",
             expected=len(table),
-            actual=len(values),
+            actual=len(given),
         )
-    if isinstance(values, np.ndarray):
-        array = as_array("observed_at_ms", values, "iu", "whole numbers")
-        checked_int(int(array.min(initial=0)), "admission", "observed_at_ms", U64_MAX)
-        return array.astype(np.uint64)
     # one by one: numpy would turn a list with numbers above 2**63 into floats
-    times = [checked_int(time, "admission", "observed_at_ms", U64_MAX) for time in values]
+    times = [checked_int(time, "admission", "observed_at_ms", U64_MAX) for time in given]
     return np.array(times, np.uint64)

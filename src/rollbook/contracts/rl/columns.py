@@ -47,9 +47,16 @@ def ragged_rows(offsets: Offsets, rows: Rows) -> tuple[Rows, Offsets]:
 class StoredSamples(Mapping[str, Column]):
     """Sample columns that lie in a file. Each is compared with its checksum before it is first returned."""
 
-    def __init__(self, columns: Mapping[str, Column], check: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        columns: Mapping[str, Column],
+        check: Callable[[str], None],
+        reopen: Callable[[], tuple[Any, ...] | None],
+    ) -> None:
         self._columns = columns
         self._check = check
+        self.reopen = reopen
+        """How a pickle of the whole table opens the file again (as `__reduce__`); None if the file is gone."""
         self._unchecked = set(columns)
         self.checked_rows: set[int] = set()
         """Rows that were compared with their own digest instead: reading one rollout need not read whole columns."""
@@ -59,6 +66,10 @@ class StoredSamples(Mapping[str, Column]):
             self._check(name)
             self._unchecked.discard(name)
         return self._columns[name]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As plain columns in memory."""
+        return dict, (dict(self),)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, overload
 
 import numpy as np
@@ -22,6 +23,7 @@ from rollbook.contracts.rl.columns import (
     TableColumns,
     concat_columns,
 )
+from rollbook.contracts.rl.padded import OneOrEach, flattened
 from rollbook.contracts.rl.provenance import (
     PROOF_KINDS,
     TERMINATION_REASONS,
@@ -36,6 +38,7 @@ from rollbook.contracts.rl.sample import (
     Column,
     RolloutSample,
     columns_of,
+    sample_count,
 )
 from rollbook.contracts.rl.sums import sequential_sums
 from rollbook.contracts.rl.table_checks import table_problems
@@ -133,14 +136,13 @@ class RolloutArtifact:
         rules: ContractRules = STRICT,
     ) -> None:
         columns = columns_of(samples)
-        first = next(iter(columns.values()), ())
         table = RolloutTable.from_columns(
             artifact_id=[artifact_id],
             worker_id=[worker_id],
             environment=[environment],
             task_id=[task_id],
             source_policy_revision=[source_policy_revision],
-            offsets=[0, len(first) if hasattr(first, "__len__") else 0],
+            offsets=[0, sample_count(columns)],
             samples=columns,
             termination_reason=[termination_reason],
             created_at_ms=[created_at_ms],
@@ -297,7 +299,14 @@ class RolloutTable:
             object.__setattr__(self, name, read_only(getattr(self, name)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Arrays come out of a pickle or a deep copy writable, so they are sealed again."""
+        """A table that lies in a file is opened again from it; other tables are pickled with their columns.
+
+        Arrays come out of a pickle or a deep copy writable, so they are sealed again.
+        """
+        samples = self.columns.samples
+        opened = samples.reopen() if isinstance(samples, StoredSamples) else None
+        if opened is not None:
+            return opened
         return _sealed_table, (self.columns, self.artifact_digests, self.content_digests)
 
     @classmethod
@@ -315,6 +324,61 @@ class RolloutTable:
             return table_problems(build_columns(**columns), rules)
         except Refusal as problem:
             return [problem]
+
+    @classmethod
+    def from_padded(
+        cls,
+        input_ids: ArrayLike,
+        response_mask: ArrayLike,
+        logprobs: ArrayLike,
+        *,
+        rewards: ArrayLike | None = None,
+        sequence_rewards: ArrayLike | None = None,
+        advantages: ArrayLike | None = None,
+        attention_mask: ArrayLike | None = None,
+        columns: Mapping[str, ArrayLike] = MappingProxyType({}),
+        source_policy_revision: OneOrEach[PolicyRevision],
+        environment: OneOrEach[EnvironmentPackageKey],
+        task_id: OneOrEach[str] = "",
+        worker_id: OneOrEach[str] = "",
+        artifact_id: Sequence[str] | None = None,
+        created_at_ms: OneOrEach[int] | ArrayLike | None = None,
+        termination_reason: OneOrEach[RolloutTerminationReason] | None = None,
+        group_id: Sequence[str | None] | ArrayLike | None = None,
+        attempt: OneOrEach[int] | ArrayLike | None = None,
+        logprob_semantics: OneOrEach[LogprobSemantics] | None = None,
+        proof_references: Sequence[Sequence[RolloutProofReference]] | None = None,
+        rules: ContractRules = STRICT,
+    ) -> RolloutTable:
+        """One rollout per row of padded arrays or tensors; docs/contracts.md says what each argument may be.
+
+        Arrays of one value per token that are narrower than `input_ids` are those of its last columns. Without
+        `attention_mask`, prompts cannot be told from padding and are not recorded.
+        """
+        return cls.from_columns(
+            rules=rules,
+            **flattened(
+                input_ids,
+                response_mask,
+                logprobs,
+                rewards=rewards,
+                sequence_rewards=sequence_rewards,
+                advantages=advantages,
+                attention_mask=attention_mask,
+                columns=columns,
+                source_policy_revision=source_policy_revision,
+                environment=environment,
+                task_id=task_id,
+                worker_id=worker_id,
+                artifact_id=artifact_id,
+                created_at_ms=created_at_ms,
+                termination_reason=termination_reason,
+                group_id=group_id,
+                attempt=attempt,
+                logprob_semantics=logprob_semantics,
+                proof_references=proof_references,
+            ),
+        )
 
     @classmethod
     def from_artifacts(cls, artifacts: Sequence[RolloutArtifact]) -> RolloutTable:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rollbook.contracts.record import checked_type
-from rollbook.errors import InvalidValue
+from rollbook.contracts.record import checked_choice, checked_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +19,7 @@ class ContractRules:
 
     def __post_init__(self) -> None:
         checked_type(self.strict, bool, "contract rules", "strict")
-        if self.non_finite not in ("refuse", "allow"):
-            raise InvalidValue(
-                record="contract rules",
-                field="non_finite",
-                value=repr(self.non_finite),
-                expected="'refuse' or 'allow'",
-            )
+        checked_choice(self.non_finite, ("refuse", "allow"), "contract rules", "non_finite")
 
     def cover(self, other: ContractRules) -> bool:
         """Whether everything that keeps these rules also keeps the other rules."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from typing import Any, NoReturn
 
@@ -86,6 +87,14 @@ def columns_of(samples: Any) -> Mapping[str, Any]:
     for sample in samples:
         checked_type(sample, RolloutSample, "samples", "samples")
     return {name: [getattr(sample, name) for sample in samples] for name in BASE_COLUMNS}
+
+
+def sample_count(columns: Mapping[str, Any]) -> int:
+    """The length of the first column; 0 for a value without a length, which is refused when columns are checked."""
+    for column in columns.values():
+        with suppress(TypeError):
+            return len(column)
+    return 0
 
 
 def check_column_names(names: Iterable[str]) -> None:

@@ -14,10 +14,10 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.contracts.record import Record, checked_int, checked_type
+from rollbook.contracts.record import Record, checked_choice, checked_int, checked_type
 from rollbook.contracts.rl.rollout import RolloutTable
 from rollbook.digest import Plain
-from rollbook.errors import InvalidNumber, InvalidValue, MissingColumn
+from rollbook.errors import InvalidNumber, MissingColumn
 
 StalenessMode = Literal["drop", "mask", "down_weight"]
 _MODES = get_args(StalenessMode)
@@ -36,13 +36,7 @@ class StalenessPolicy(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         self._check_ints("staleness policy", "max_age", highest=_HIGHEST_VERSION)
-        if self.mode not in _MODES:
-            raise InvalidValue(
-                record="staleness policy",
-                field="mode",
-                value=repr(self.mode),
-                expected=", ".join(_MODES),
-            )
+        checked_choice(self.mode, _MODES, "staleness policy", "mode")
         checked_type(self.decay, (float, int), "staleness policy", "decay")
         if not 0 <= self.decay <= 1:
             raise InvalidNumber(
@@ -102,6 +96,7 @@ def token_staleness(
     table: RolloutTable, target_version: int, policy: StalenessPolicy
 ) -> TokenStaleness:
     """Compare the `policy_version` of every sample with the target version."""
+    checked_type(table, RolloutTable, "token staleness", "table")
     checked_type(policy, StalenessPolicy, "token staleness", "policy")
     checked_int(target_version, "token staleness", "target_version", _HIGHEST_VERSION)
     version = table.samples.get("policy_version")

@@ -16,7 +16,7 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -196,9 +196,11 @@ class _StoredTable:
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
+        self._absolute = str(path.absolute())
         try:
             with open(path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
+                self._stat = os.fstat(file.fileno())
+                size = self._stat.st_size
                 if size < _PREAMBLE.size:
                     raise NotATable(path=self.path, detail=f"it has only {size} bytes")
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -345,7 +347,29 @@ class _StoredTable:
         return StoredSamples(
             {name: self._array(f"samples.{name}") for name in names},
             lambda name: self._check(f"samples.{name}"),
+            self._reopen,
         )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the header. The header has the checksum of every buffer, so it identifies the whole file."""
+        return bytes(_PREAMBLE.unpack_from(self._map)[4]).hex()
+
+    def _reopen(self) -> tuple[Any, ...] | None:
+        try:
+            same = os.path.samestat(os.stat(self._absolute), self._stat)
+        except OSError:
+            same = False
+        return (_reopened, (self._absolute, self.digest)) if same else None
+
+
+def _reopened(path: str, digest: str) -> RolloutTable:
+    """The table of a pickle, read from its file, which must be the one that was pickled."""
+    stored = _StoredTable(Path(path))
+    if stored.digest != digest:
+        detail = "it is not the file that the pickled table was opened from"
+        raise ChecksumMismatch(path=path, detail=detail)
+    return stored.table()
 
 
 def _check_content(stored: _StoredTable, table: RolloutTable) -> None:
