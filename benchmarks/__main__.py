@@ -24,10 +24,11 @@ from benchmarks import (
     store_read,
     store_write,
     table_file,
+    tensors,
 )
 
 _ALL = (
-    *(digests, pipeline, table_file, store_write, store_read, store_audit),
+    *(digests, pipeline, tensors, table_file, store_write, store_read, store_audit),
     *(raycast, oracle, generation),
     *(server_start, server_search, artifacts, server_episodes),
     *(replay_metrics, replay_run, rollup),

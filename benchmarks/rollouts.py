@@ -26,13 +26,15 @@ def revision(number: int) -> PolicyRevision:
     )
 
 
-def random_columns(lengths: np.ndarray[Any, Any], seed: int = 0) -> dict[str, Any]:
+def random_columns(
+    lengths: np.ndarray[Any, Any], seed: int = 0, vocabulary: int = VOCABULARY
+) -> dict[str, Any]:
     """Arguments of `RolloutTable.from_columns`; token ids are uniform, the worst case for table look-ups."""
     rng = np.random.default_rng(seed)
     rows, total = len(lengths), int(lengths.sum())
     revisions = [revision(number) for number in range(4)]
     columns = {
-        "token_id": rng.integers(0, VOCABULARY, total).astype(np.uint32),
+        "token_id": rng.integers(0, vocabulary, total).astype(np.uint32),
         "logprob": -rng.random(total).astype(np.float32),
         "reward": rng.random(total).astype(np.float32),
         "advantage": rng.normal(size=total).astype(np.float32),
@@ -52,8 +54,10 @@ def random_columns(lengths: np.ndarray[Any, Any], seed: int = 0) -> dict[str, An
     }
 
 
-def random_table(lengths: np.ndarray[Any, Any], seed: int = 0) -> RolloutTable:
-    return RolloutTable.from_columns(**random_columns(lengths, seed))
+def random_table(
+    lengths: np.ndarray[Any, Any], seed: int = 0, vocabulary: int = VOCABULARY
+) -> RolloutTable:
+    return RolloutTable.from_columns(**random_columns(lengths, seed, vocabulary))
 
 
 def many_lengths(rows: int, seed: int = 1) -> np.ndarray[Any, Any]:

@@ -24,11 +24,12 @@ from benchmarks import (
     store_read,
     store_write,
     table_file,
+    tensors,
 )
 from benchmarks.timing import Claim
 
 ALL = (
-    *(digests, pipeline, table_file, store_write, store_read, store_audit),
+    *(digests, pipeline, tensors, table_file, store_write, store_read, store_audit),
     *(raycast, oracle, generation),
     *(replay_metrics, rollup),
 )
