@@ -15,6 +15,7 @@ from rollbook.contracts import (
     OffPolicyBudget,
     RolloutArtifact,
     RolloutTable,
+    RolloutTerminationReason,
 )
 
 _WIDTH = 1024
@@ -24,6 +25,7 @@ _ORIGIN: dict[str, Any] = {
     "worker_id": "worker",
     "task_id": "task",
     "created_at_ms": 2_000,
+    "termination_reason": RolloutTerminationReason.COMPLETED,
 }
 
 
@@ -60,7 +62,6 @@ def _row_by_row(padded: dict[str, Any]) -> RolloutTable:
                     "advantage": np.zeros(count, np.float32),
                 },
                 prompt=ids[:_WIDTH][attention[:_WIDTH]],
-                termination_reason="completed",
                 **_ORIGIN,
             )
         )
@@ -80,7 +81,6 @@ def _small_artifact() -> RolloutArtifact:
             "reward": [0.0, 0.0, 1.0],
             "advantage": [0.5] * 3,
         },
-        termination_reason="completed",
         **_ORIGIN,
     )
 
