@@ -121,7 +121,7 @@ def generate(folder: Path) -> Path:
     rollbook(folder, "generate", "run", "--config", str(CONFIG), *WHERE, *stored)
     store = folder / "rollouts.zarr"
     say(
-        "A detected object that matches no real one is skipped. The reward of a rollout is the share of "
+        "Objects that cannot be measured are skipped. The reward of a rollout is the share of "
         "the object's reconstruction error that it removes: 0 is no better than before, 1 is perfect. "
         "The mean rewards of both policies:"
     )
@@ -164,7 +164,8 @@ def replay(client: Client, store: Path) -> None:
         6,
         "Replay with rewards",
         "The same candidate and episodes again. This time the store of stage 2 says what every",
-        "choice of the candidate earns (`counterfactual` evidence).",
+        "choice of the candidate earns (`counterfactual` evidence). In each recorded situation the",
+        "candidate chooses once, and what its choices earn is added up:",
     )
     results, summary = run_and_decide(client, episodes, "counterfactual", store)
     outcome(summary)
@@ -201,7 +202,7 @@ def outcome(summary: Rollup) -> None:
     assert regret is not None
     low, high = reward.ci95
     print(f"    baseline    {reward.baseline:.3f}   the recorded choices")
-    print(f"    candidate   {reward.candidate:.3f}   its own choices in the same situations")
+    print(f"    candidate   {reward.candidate:.3f}   its choices in the same situations")
     print(f"    best        {regret.best_total:.3f}   the best choice in each situation")
     print(f"    difference {reward.delta:+.3f}   95 % interval {low:+.3f} to {high:+.3f}")
 

@@ -14,6 +14,7 @@ import pytest
 
 from examples.replay.throwaway_server import throwaway_server
 from rollbook.client import default
+from rollbook.evals import StoreBaselines
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -61,6 +62,8 @@ def test_every_block_works_in_order(clone: Path, tmp_path: Path) -> None:
                 assert all(line.startswith("pip install ") for line in text.splitlines()), kind
     assert (clone / "rollout.png").stat().st_size > 10_000
     assert "<html" in (clone / "audit.html").read_text()
+    for chain in StoreBaselines(clone / "rollouts.zarr"):
+        assert chain.outcome["reward_total"] > 0.1, "a newcomer's first rollouts gain something"
 
 
 def typed(text: str) -> None:
