@@ -259,7 +259,11 @@ def _side_by_side(call: Callable[[_Path], None], paths: Sequence[_Path]) -> None
         for path in share:
             if stopped.is_set():
                 return
-            call(path)
+            try:
+                call(path)
+            except BaseException:
+                stopped.set()
+                raise
 
     shares = [paths[first::_SYNCS_AT_ONCE] for first in range(min(_SYNCS_AT_ONCE, len(paths)))]
     with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
