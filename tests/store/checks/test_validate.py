@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from rollbook.contracts.reasons import reason_mask
+from rollbook.contracts.reasons import INVALID_REASON_CODES, reason_mask
 from rollbook.store.checks.validate import CHECKS, validate_rollout_zarr_store
 from rollbook.store.checks.violation import CODES, Violation
 from rollbook.store.reader import RolloutZarrStoreReader
@@ -596,6 +596,9 @@ EDITS = [
         {"unreadable_dictionary", "not_checked"},
     ),
     Edit("metadata", lambda attrs: attrs["reason_codes"].update(VALID=7), {"reason_codes_differ"}),
+    Edit("metadata", lambda attrs: attrs["reason_codes"].pop("VALID"), {"reason_codes_differ"}),
+    # an earlier release had fewer reasons
+    Edit("metadata", lambda attrs: attrs["reason_codes"].pop([*INVALID_REASON_CODES][-1]), set()),
     Edit("q_h", lambda attrs: attrs.update(horizon=9), {"wrong_attr"}),
     Edit("q_h", lambda attrs: attrs.update(state_count=9), {"wrong_attr"}),
     Edit("q_h", lambda attrs: attrs.update(max_candidates=99), {"wrong_attr"}),
