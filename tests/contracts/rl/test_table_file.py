@@ -171,7 +171,7 @@ def test_other_files_and_versions_are_refused_by_name(path: Path, tmp_path: Path
     content = bytearray(path.read_bytes())
     content[8] = 99
     path.write_bytes(content)
-    with pytest.raises(errors.UnsupportedVersion, match="version 99"):
+    with pytest.raises(errors.UnsupportedVersion, match="its version is 99"):
         open_table(path)
     with pytest.raises(errors.StorageError, match="No such file"):
         open_table(tmp_path / "none")
