@@ -58,7 +58,9 @@ whether the same call can succeed later. Errors are raised with keyword argument
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import ClassVar
 
 _LONGEST_SHOWN = 240
@@ -69,6 +71,15 @@ def _shown(value: object) -> object:
     if isinstance(value, str) and len(value) > _LONGEST_SHOWN:
         return f"{value[:_LONGEST_SHOWN]}… ({len(value)} characters)"
     return value
+
+
+def near_names(wrong: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: names that look like it, or all known names."""
+    names = list(known)
+    near = get_close_matches(wrong, names, n=3)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"known: {', '.join(names)}" if names else "there are none"
 
 
 def _rebuild(cls: type[RollbookError], values: dict[str, object]) -> RollbookError:

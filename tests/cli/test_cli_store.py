@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngImageFile
 
+from rollbook.errors import RollbookError, StorageError
 from rollbook.store.audit import AUDIT_COLUMNS, candidate_audit_rows, rollout_tree_summary_rows
 from rollbook.store.audit.charts import colour_ramp
 from rollbook.store.audit.depth_png import depth_png
@@ -528,3 +529,50 @@ def test_publish_puts_a_store_at_a_url_once(store: Path, tmp_path: Path) -> None
     refused(rollbook("store", "publish", store, url), 1, "--replace")
     assert rollbook("store", "publish", store, url, "--replace").returncode == 0
     refused(rollbook("store", "publish", store, "nowhere"), 2, "s3://bucket/prefix")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (("audit", "{store}", "--group-by", "positon"), "did you mean position"),
+        (("export", "{store}", "{out}/x.csv", "--columns", "target_root_gian"), "target_root_gain"),
+        (("export", "{store}", "{out}/x.csv", "--table", "candidate"), "did you mean candidates"),
+    ],
+)
+def test_a_misspelt_name_is_refused_with_the_names_that_look_like_it(
+    good: Path, tmp_path: Path, arguments: tuple[str, ...], near: str
+) -> None:
+    words = [each.format(store=good, out=tmp_path) for each in arguments]
+    refused(rollbook("store", *words), 2, near)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_misspelt_column_is_refused_by_every_way_to_read(good: Path) -> None:
+    reader = RolloutZarrStoreReader(good)
+    ways: dict[str, Callable[[], object]] = {
+        "target_root_gain": lambda: reader.table("candidates", ("target_root_gian",)),
+        "steps": lambda: reader.array("step/rollout_row_id"),
+        "rollout_row_id": lambda: reader.to_arrow("steps", ["rolout_row_id"]),
+        "q_train_mask": lambda: next(reader.batches(2, columns=["q_trian_mask"])),
+    }
+    for near, read in ways.items():
+        with pytest.raises(RollbookError, match=f"did you mean .*{near}"):
+            read()
+
+
+JSON_DAMAGE = (b"", b"{", b"not json", b"[]", b"{}", b"3", b"null", b"\xff\xfe", b"[" * 10_000)
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "manifest.json", "dictionaries/zarr.json"])
+def test_damaged_json_is_a_storage_error_that_names_the_file(store: Path, name: str) -> None:
+    for damage in (*JSON_DAMAGE, None):
+        (store / name).unlink()
+        if damage is None:
+            (store / name).mkdir()  # it cannot be read, whatever the rights
+        else:
+            (store / name).write_bytes(damage)
+        with pytest.raises(StorageError) as caught:
+            RolloutZarrStoreReader(store).words("strategy")
+        assert (name if damage != b"{}" else store.name) in str(caught.value), damage
+        assert rollbook("store", "info", store).returncode == 1
+        assert rollbook("store", "validate", store).returncode == 1

@@ -104,3 +104,8 @@ def test_what_cannot_be_an_outcome_is_refused_by_name(said: Any, field: str) -> 
     with pytest.raises(InvalidValue) as refused:
         candidate_outcome(said)
     assert refused.value.field == field
+
+
+def test_a_misspelt_outcome_of_a_policy_is_refused_not_left_out() -> None:
+    with pytest.raises(InvalidValue, match=r"_outcome.sucess .* did you mean success\?"):
+        candidate_outcome({"sucess": True})

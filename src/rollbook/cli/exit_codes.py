@@ -1,4 +1,4 @@
-"""Exit codes of every command. docs/operations.md has the same table."""
+"""Exit codes of every command. docs/command-line.md has the same table."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rollbook.contracts.evals import Evidence
-from rollbook.contracts.outcomes import Outcome
+from rollbook.contracts.outcomes import OUTCOMES, Outcome
 from rollbook.digest import digest_of
 from rollbook.errors import ConfigurationError
 
@@ -156,7 +156,8 @@ def gate_from(value: object) -> Gate:
         cause = error.__cause__
         if isinstance(cause, ConfigurationError):
             raise cause from None
-        raise ConfigurationError(message=f"the gate is not right: {error}") from error
+        hint = f"; metrics are {', '.join(OUTCOMES)}" if str(error).endswith(".metric`") else ""
+        raise ConfigurationError(message=f"the gate is not right: {error}{hint}") from error
 
 
 def _invalid(field: str, value: object, expected: str) -> ConfigurationError:

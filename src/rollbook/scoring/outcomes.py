@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import numpy as np
 from rollbook.contracts.outcomes import OUTCOMES, OutcomeKind
 from rollbook.errors import InvalidValue
 
+_MISSPELT = 0.8
+"""Keys that look this much like an outcome are taken for a misspelling; others are the policy's own."""
 _NESTED = ("outcome", "lerobot_episode_outcome", "hdf5_episode_outcome")
 """Objects inside the metadata that can hold outcomes, in the order in which they are read."""
 
@@ -28,6 +31,11 @@ def candidate_outcome(stated: object) -> dict[str, bool | float | int]:
         return {}
     if not isinstance(stated, Mapping):
         raise _invalid("_outcome", stated, "a mapping with any of " + ", ".join(OUTCOMES))
+    for name in stated:
+        near = get_close_matches(str(name), OUTCOMES, cutoff=_MISSPELT)
+        if near and name not in OUTCOMES:  # it would count as not measured
+            expected = f"a known outcome; did you mean {near[0]}?"
+            raise _invalid(f"_outcome.{name}", stated[name], expected)
     return {
         name: _checked(kind, stated[name])
         for name, kind in OUTCOMES.items()

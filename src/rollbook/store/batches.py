@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.errors import ConfigurationError
+from rollbook.errors import ConfigurationError, near_names
 from rollbook.store.mapped import MappedArray, is_raw
 from rollbook.store.stored_tables import StoredTables
 
@@ -36,7 +36,7 @@ def state_columns(tables: _StateTables, names: Sequence[str] | None) -> dict[str
     for name in names:
         if name not in there:
             raise ConfigurationError(
-                message=f"states have no column {name!r}; they have: {', '.join(there)}"
+                message=f"states have no column {name!r}; {near_names(name, there)}"
             )
     return {name: there[name] for name in names}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.errors import ConfigurationError
+from rollbook.errors import ConfigurationError, near_names
 from rollbook.lazy import needs
 from rollbook.store.coded_words import CodedWords, coded_words
 from rollbook.store.schema import TABLES
@@ -38,12 +38,13 @@ def library(name: str) -> Any:
 def table_columns(store: StoreView, table: str, columns: Sequence[str] | None) -> dict[str, Array]:
     """The mapped columns. Names that the schema or the store does not have are refused."""
     if table not in TABLES:
-        raise ConfigurationError(message=f"there is no table {table!r}; known: {', '.join(TABLES)}")
+        message = f"there is no table {table!r}; {near_names(table, TABLES)}"
+        raise ConfigurationError(message=message)
     there = store.column_names(table)
     for name in columns or ():
         if name not in there:
             raise ConfigurationError(
-                message=f"{table} has no column {name!r} in this store; it has: {', '.join(there) or 'none'}"
+                message=f"{table} has no column {name!r} in this store; {near_names(name, there)}"
             )
     if not there:
         raise ConfigurationError(

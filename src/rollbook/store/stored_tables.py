@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.row_numbers import Rows, row_number, row_numbers
-from rollbook.errors import ConfigurationError, Refusal, StorageError, UnsupportedVersion
+from rollbook.errors import (
+    ConfigurationError,
+    Refusal,
+    StorageError,
+    UnsupportedVersion,
+    near_names,
+)
 from rollbook.lazy import needs
 from rollbook.store.coded_words import coded_words
 from rollbook.store.manifest import StoreManifest, read_manifest
@@ -171,7 +177,10 @@ class StoredTables:
         if index is not None:
             return self.array(place)[:, index]
         if not self.has(path):
-            detail = "there is no such column in this store"
+            table, _, name = path.partition("/")
+            known = self.column_names(table) if table in TABLES else tuple(TABLES)
+            near = near_names(name if table in TABLES else table, known)
+            detail = f"there is no such column in this store; {near}"
             raise StorageError(path=str(self.store_dir / path), detail=detail)
         folder = self.local(path)
         if is_raw(folder):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from itertools import zip_longest
 from typing import Any
 
@@ -17,7 +16,7 @@ from rollbook.contracts.reasons import (
     decode_strategy_id,
     primary_reasons,
 )
-from rollbook.errors import ConfigurationError
+from rollbook.errors import ConfigurationError, near_names
 from rollbook.store.audit.rows import (
     Array,
     Coded,
@@ -170,10 +169,8 @@ def candidate_audit_rows(
 def candidate_group_summary_rows(reader: StoreView, *, group_by: str) -> list[Row]:
     """Validity, labels and mean gain of the candidates, grouped by any audit column."""
     if group_by not in AUDIT_COLUMNS:
-        near = get_close_matches(group_by, AUDIT_COLUMNS) or ("position", "scene", "invalid_reason")
-        raise ConfigurationError(
-            message=f"candidates have no audit column {group_by!r}; there are {', '.join(near)} and others"
-        )
+        near = near_names(group_by, AUDIT_COLUMNS)
+        raise ConfigurationError(message=f"candidates have no audit column {group_by!r}; {near}")
     groups = groups_of(AUDIT_COLUMNS[group_by](reader, slice(None)))
     totals = groups.counts()
     valid = groups.counts(reader.array("candidates/actor_action_mask"))
