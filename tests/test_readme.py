@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,7 @@ import pytest
 from examples.replay.throwaway_server import throwaway_server
 from rollbook.client import default
 from rollbook.evals import StoreBaselines
+from tests.command import rollbook
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -38,17 +40,21 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_every_block_works_in_order(clone: Path, tmp_path: Path) -> None:
-    shell = ""
     names: dict[str, object] = {}
     with throwaway_server(tmp_path / "server") as (url, key):
         started = (tmp_path / "server" / "printed.txt").read_text()
         for kind, text in BLOCKS:
             if kind == "sh" and text.startswith("make "):
                 assert set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)) <= TARGETS
+            elif kind == "sh" and text.startswith(". "):
+                typed(text)
             elif kind == "sh":
-                # a shell remembers what was typed into it before
-                shell += "".join(f"{line}\n" for line in text.splitlines() if line.startswith(". "))
-                typed(shell + text)
+                for line in text.splitlines():
+                    command = shlex.split(line, comments=True)
+                    assert command[0] == "rollbook"
+                    # in this process: starting sixteen others takes longer than what they do
+                    done = rollbook(*command[1:])
+                    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
             elif kind == "python":
                 text = text.replace("http://127.0.0.1:8321", url).replace("rt_…", key)
                 exec(compile(text, "README.md", "exec"), names)
