@@ -2,9 +2,11 @@
 
     python examples/import_scan.py my_folder
 
-Downloads the wheel of `genesis-world` (Apache-2.0, 84 MB) for the two Stanford scans in it, the bunny and the dragon;
-nothing of the wheel is installed or run. The commands that it prints are those for a scan of your own. `scan.png` shows
-the imported row, `rollout.png` the best views of one rollout.
+Downloads the wheel of `genesis-world` (84 MB) for two scans of the Stanford 3D Scanning Repository in it, the bunny and
+the dragon; nothing of the wheel is installed or run, and nothing of it belongs to this project.
+
+The commands that it prints are those for a scan of your own. `scan.png` shows the imported row, `rollout.png` the best
+views of one rollout.
 """
 
 from __future__ import annotations
