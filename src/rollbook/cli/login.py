@@ -299,7 +299,7 @@ def logout(
     if stored is None:
         message = f"there is no profile {profile!r} in {credentials_path()}"
         raise ConfigurationError(message=message)
-    ended, failure = _revoked(stored) if revoke else (None, None)
+    ended, failure = _revoked(stored, as_json) if revoke else (None, None)
     remove_profile(profile)
     if as_json:
         print_json({"profile": profile, "removed": True, "revoked": ended, "error": failure})
@@ -314,7 +314,7 @@ def logout(
         say("the key still works elsewhere; `rollbook logout --revoke` also revokes it")
 
 
-def _revoked(stored: Profile) -> tuple[str | None, str | None]:
+def _revoked(stored: Profile, as_json: bool) -> tuple[str | None, str | None]:
     """The prefix of the key that ended, and why it could not be revoked."""
     from rollbook.client.credentials import Access
     from rollbook.contracts.wire.keys import KeyRevoked
@@ -323,7 +323,7 @@ def _revoked(stored: Profile) -> tuple[str | None, str | None]:
         with connection_to(Access(stored.api_key, stored.base_url)) as connection:
             ended = call(connection, "revoke the key", "POST", "/api/cli/auth/revoke", KeyRevoked)
     except AuthError:
-        say("the key was already revoked", err=True)
+        say("the key was already revoked", err=as_json)
         return None, None
     except RollbookError as error:
         return None, str(error)
