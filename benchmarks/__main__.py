@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks import (
     artifacts,
     digests,
+    environment,
     generation,
     oracle,
     pipeline,
@@ -29,7 +30,7 @@ from benchmarks import (
 
 _ALL = (
     *(digests, pipeline, tensors, table_file, store_write, store_read, store_audit),
-    *(raycast, oracle, generation),
+    *(raycast, oracle, generation, environment),
     *(server_start, server_search, artifacts, server_episodes),
     *(replay_metrics, replay_run, rollup),
 )

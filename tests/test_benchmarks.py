@@ -10,6 +10,7 @@ import pytest
 from benchmarks import (
     artifacts,
     digests,
+    environment,
     generation,
     oracle,
     pipeline,
@@ -30,7 +31,7 @@ from benchmarks.timing import Claim
 
 ALL = (
     *(digests, pipeline, tensors, table_file, store_write, store_read, store_audit),
-    *(raycast, oracle, generation),
+    *(raycast, oracle, generation, environment),
     *(replay_metrics, rollup),
 )
 SERVERS = (server_start, server_search, artifacts, server_episodes, replay_run)

@@ -252,10 +252,9 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
             )
         evaluator = NodeEvaluator(scene.task(prepared, target), seed, self.horizon)
         root = evaluator.root()
-        offered = self._offered(evaluator, root)
-        least = max(self.config.min_valid_root_candidates, 1)
-        if offered.num_valid < least:
-            detail = f"{offered.num_valid} candidates valid at the root, expected {least}"
+        least, valid = max(self.config.min_valid_root_candidates, 1), evaluator.num_valid(root)
+        if valid < least:
+            detail = f"{valid} candidates valid at the root, expected {least}"
             raise TargetInvalid(
                 target_id=target.target_id, reason="low_valid_root_candidates", detail=detail
             )
@@ -267,7 +266,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
             evaluator,
             root,
             root.centres,
-            offered,
+            self._offered(evaluator, root),
             scene_gain=0.0 if self.config.target_scorer.include_scene else None,
         )
 

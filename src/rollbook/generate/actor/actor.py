@@ -26,6 +26,7 @@ from rollbook.generate.actor.voxels import (
 from rollbook.generate.geometry.camera import Camera
 from rollbook.generate.geometry.coordinates import all_finite, bounds_of
 from rollbook.generate.geometry.disc import places_of_disc
+from rollbook.generate.geometry.morton import morton_order
 from rollbook.generate.geometry.poses import are_rigid, centres
 
 if TYPE_CHECKING:
@@ -105,8 +106,8 @@ class ActorMap:
 
     def _carved(self, starts: Array, ends: Array, eyes: Array) -> ActorMap:
         larger = self.covering(np.concatenate([eyes, ends]))
-        grid, first = larger.grid.copy(), larger.first
-        outside = carve(grid, starts / self.voxel_m - first, ends / self.voxel_m - first)
+        grid = larger.grid.copy()
+        outside = carve(grid, larger.cells(starts), larger.cells(ends))
         grid.flags.writeable = False
         return replace(larger, grid=grid, ignored_points=self.ignored_points + outside)
 
@@ -229,12 +230,13 @@ class ActorState:
 
     @classmethod
     def from_view(cls, view: ActorView, voxel_m: float = 0.1) -> ActorState:
-        """The state before the first move. Points that are not finite are left out."""
+        """The state before the first move. Points that are not finite are left out; neighbours follow each other."""
+        points = np.asarray(view.points[all_finite(view.points)])
         return cls(
             map=ActorMap.from_view(view, voxel_m),
             poses=view.poses.astype(np.float64),
             cameras=(view.camera,) * len(view.poses),
-            points=np.asarray(view.points[all_finite(view.points)]),
+            points=points[morton_order(points)],
         )
 
     def advanced(self, pose: ArrayLike, depth: Points, camera: Camera) -> ActorState:

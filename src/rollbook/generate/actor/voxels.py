@@ -14,6 +14,7 @@ from rollbook.generate.raycast.compiled import compiled
 Grid = NDArray[np.uint8]
 Points = NDArray[np.float64]
 Columns = NDArray[np.float32]
+Column = NDArray[np.float32]
 Cells = NDArray[np.int32]
 Lens = tuple[float, float, float, float, float, float, float, float]
 """fx, fy, cx, cy, width, height, near, far."""
@@ -28,6 +29,10 @@ UNKNOWN, FREE, OCCUPIED = 0, 1, 2
 """The value of a voxel never decreases: an occupied voxel stays occupied."""
 TARGET = 4
 """Flag that is added to voxels that the target's box touches."""
+_BLOCK = 128
+"""Points that are tested for being out of view together."""
+OUTSIDE = 8
+"""Flag of the border that is put around a grid."""
 
 FAR = np.iinfo(np.int32).max
 """The squared distance if no voxel is occupied."""
@@ -141,29 +146,53 @@ def crossed(grid: Grid, start: Points, ends: Points) -> NDArray[np.bool_]:
 
 
 @compiled
-def _met(grid: Grid, x: Place, along: Place, far: float, sums: Points) -> None:
-    """Adds the voxels that one ray meets to the sums of its view."""
-    depth, unknown, met_target, was_free = far, 0, False, False
-    t, last, walk = _entered(grid.shape, x, along, far)
+def _bordered(grid: Grid) -> Grid:
+    """The grid with one voxel more on every side, in which OUTSIDE is set: a ray that gets there has left the grid."""
+    larger = np.full((grid.shape[0] + 2, grid.shape[1] + 2, grid.shape[2] + 2), OUTSIDE, np.uint8)
+    larger[1:-1, 1:-1, 1:-1] = grid
+    return larger
+
+
+@compiled
+def _met(
+    voxels: Grid, strides: Cell, size: Cell, x: Place, along: Place, far: float, sums: Points
+) -> None:
+    """Adds the voxels that one ray meets to the sums of its view. `voxels` is a bordered grid as one row."""
+    depth, unknown, of_target, frontier, flags, was_free = far, 0, 0, 0, 0, 0
+    t, last, walk = _entered(size, x, along, far)
+    (i, j, k), way, (ti, tj, tk), (wi, wj, wk) = walk
+    at = (i + 1) * strides[0] + (j + 1) * strides[1] + (k + 1) * strides[2]
+    di, dj, dk = way[0] * strides[0], way[1] * strides[1], way[2] * strides[2]
     while t < last:
-        voxel = grid[walk[0]]
-        in_target, seen = voxel >= TARGET, voxel & 3
-        met_target |= in_target
-        if seen == OCCUPIED:
-            depth = t
-            sums[2] += in_target
-            sums[3] += 1.0
+        voxel = voxels[at]
+        if voxel & (OCCUPIED | OUTSIDE):
+            if voxel & OCCUPIED:
+                depth = t
+                flags |= voxel
+                sums[2] += voxel >> 2
+                sums[3] += 1
             break
-        if seen == UNKNOWN:
-            unknown += 1
-            sums[1] += in_target
-            sums[6] += was_free
-        was_free = seen == FREE
-        t, walk = _next(grid.shape, walk)
+        flags |= voxel
+        is_unknown = 1 - (voxel & FREE)
+        unknown += is_unknown
+        of_target += is_unknown & (voxel >> 2)
+        frontier += is_unknown & was_free
+        was_free = 1 - is_unknown
+        # a choice between values instead of branches: which axis comes next cannot be predicted
+        first, second = ti <= tj and ti <= tk, tj <= tk
+        t = ti if first else (tj if second else tk)
+        at += di if first else (dj if second else dk)
+        later_i, later_j, later_k = ti + wi, tj + wj, tk + wk
+        ti = later_i if first else ti
+        if not first:
+            tj = later_j if second else tj
+            tk = tk if second else later_k
     sums[0] += unknown
+    sums[1] += of_target
     sums[4] += unknown > 0
     sums[5] += depth
-    sums[7] += met_target
+    sums[6] += frontier
+    sums[7] += flags >> 2
 
 
 @compiled
@@ -173,6 +202,9 @@ def march(grid: Grid, eyes: Points, turns: Points, rays: Points, far: float) -> 
     `rays` are in the camera's frame and in voxels per metre of depth, so that t is the depth in metres. A ray without
     an occupied voxel has the depth `far`.
     """
+    bordered = _bordered(grid)
+    voxels, size = bordered.ravel(), grid.shape
+    strides = (bordered.shape[1] * bordered.shape[2], bordered.shape[2], 1)
     sums = np.zeros((len(eyes), 8))
     for view in range(len(eyes)):
         eye = (eyes[view, 0], eyes[view, 1], eyes[view, 2])
@@ -184,15 +216,22 @@ def march(grid: Grid, eyes: Points, turns: Points, rays: Points, far: float) -> 
                 turn[1, 0] * x + turn[1, 1] * y + turn[1, 2] * z,
                 turn[2, 0] * x + turn[2, 1] * y + turn[2, 2] * z,
             )
-            _met(grid, eye, along, far, sums[view])
+            _met(voxels, strides, size, eye, along, far, sums[view])
     return sums
 
 
 @compiled
 def _image_cells(
-    points: Columns, eye: Points, turn: Points, lens: Lens, cells: int, out: Cells
+    xs: Column,
+    ys: Column,
+    zs: Column,
+    eye: Points,
+    turn: Points,
+    lens: Lens,
+    cells: int,
+    out: Cells,
 ) -> None:
-    """The one of `cells` x `cells` image parts that each point [3, P] falls in, row by row; -1 out of view.
+    """The one of `cells` x `cells` image parts that each point falls in, row by row; -1 out of view.
 
     The loop has no branches and no sums, so that the compiler can vectorise it.
     """
@@ -202,13 +241,51 @@ def _image_cells(
     xu, yu, zu = turn[0, 0] * fx, turn[1, 0] * fx, turn[2, 0] * fx
     xv, yv, zv = turn[0, 1] * fy, turn[1, 1] * fy, turn[2, 1] * fy
     xd, yd, zd = turn[0, 2], turn[1, 2], turn[2, 2]
-    for point in range(points.shape[1]):
-        x, y, z = points[0, point] - x0, points[1, point] - y0, points[2, point] - z0
+    for point in range(len(xs)):
+        x, y, z = xs[point] - x0, ys[point] - y0, zs[point] - z0
         depth = xd * x + yd * y + zd * z
         u = ((xu * x + yu * y + zu * z) / depth + cx) * across
         v = ((xv * x + yv * y + zv * z) / depth + cy) * down
         inside = (u >= 0) & (v >= 0) & (u < cells) & (v < cells) & (depth >= near) & (depth <= far)
         out[point] = np.int32(v) * cells + np.int32(u) if inside else -1
+
+
+@compiled
+def _block_boxes(points: Columns, size: int) -> Points:
+    """[B, 6]: centre and half extents of the box around each block of `size` points, a little enlarged."""
+    boxes = np.empty((-(-points.shape[1] // size), 6))
+    for block in range(len(boxes)):
+        for axis in range(3):
+            some = points[axis, block * size : (block + 1) * size]
+            low, high = np.float64(some.min()), np.float64(some.max())
+            boxes[block, axis] = (low + high) / 2
+            # far more than the rounding errors of the test that uses it
+            boxes[block, 3 + axis] = (high - low) / 2 + 1e-3 + 1e-5 * max(abs(low), abs(high))
+    return boxes
+
+
+@compiled
+def _sides(turn: Points, lens: Lens, sides: Points) -> None:
+    """Fills in the inward normals [5, 3] of the sides of a view, and of the plane through the eye across it."""
+    fx, fy, cx, cy, width, height, _, _ = lens
+    for axis in range(3):
+        x, y, z = turn[axis, 0], turn[axis, 1], turn[axis, 2]
+        sides[0, axis] = x * fx + z * cx
+        sides[1, axis] = -x * fx + z * (width - cx)
+        sides[2, axis] = y * fy + z * cy
+        sides[3, axis] = -y * fy + z * (height - cy)
+        sides[4, axis] = z
+
+
+@compiled
+def _is_beyond(box: Points, eye: Points, sides: Points) -> bool:
+    """Whether a box lies wholly beyond one of these planes through the eye."""
+    x, y, z = box[0] - eye[0], box[1] - eye[1], box[2] - eye[2]
+    for k in range(5):
+        a, b, c = sides[k, 0], sides[k, 1], sides[k, 2]
+        if a * x + b * y + c * z + abs(a) * box[3] + abs(b) * box[4] + abs(c) * box[5] < 0:
+            return True
+    return False
 
 
 @compiled
@@ -224,18 +301,35 @@ def seen_points(
     """[N, 3]: semidense points in each view, those of them in the target, and image parts without any point.
 
     The first `semidense` of the points [3, P] are semidense; the others only fill the image. Occlusion is ignored.
+    Blocks of points that are out of view are skipped, which is quick if neighbouring points follow each other.
     """
-    counts = np.empty((len(eyes), 3))
-    cell = np.empty(points.shape[1], np.int32)
+    counts = np.zeros((len(eyes), 3))
+    cell, sides = np.empty(_BLOCK, np.int32), np.empty((5, 3))
+    boxes = _block_boxes(points, _BLOCK)
+    xs, ys, zs = points[0], points[1], points[2]
     for view in range(len(eyes)):
-        _image_cells(points, eyes[view], turns[view], lens, cells, cell)
         filled = np.zeros(cells * cells + 1, np.bool_)  # the last entry is for points out of view
-        for point in range(len(cell)):
-            filled[cell[point]] = True
         seen, in_both = 0, 0
-        for point in range(semidense):
-            seen += cell[point] >= 0
-            in_both += (cell[point] >= 0) & in_target[point]
+        _sides(turns[view], lens, sides)
+        for block in range(len(boxes)):
+            if _is_beyond(boxes[block], eyes[view], sides):
+                continue
+            start, end = block * _BLOCK, min((block + 1) * _BLOCK, len(xs))
+            _image_cells(
+                xs[start:end],
+                ys[start:end],
+                zs[start:end],
+                eyes[view],
+                turns[view],
+                lens,
+                cells,
+                cell,
+            )
+            for point in range(end - start):
+                filled[cell[point]] = True
+            for point in range(min(end, semidense) - start):
+                seen += cell[point] >= 0
+                in_both += (cell[point] >= 0) & in_target[start + point]
         counts[view, 0], counts[view, 1] = seen, in_both
         counts[view, 2] = cells * cells - filled[:-1].sum()
     return counts

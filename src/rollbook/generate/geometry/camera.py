@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -10,7 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rollbook.errors import ConfigurationError
+from rollbook.generate.geometry.coordinates import all_three
 from rollbook.generate.geometry.poses import centres, rotations
+
+_WELL_INSIDE_M = 1e-3
+"""More than any rounding error of a corner's place."""
 
 
 class Camera(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,11 +70,7 @@ class Camera(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def rays(self) -> NDArray[np.float32]:
         """[H * W, 3], row by row, in the camera's frame. z is 1, so the parameter along a ray is its depth."""
-        u = (np.arange(self.width) + 0.5 - self.cx) / self.fx
-        v = (np.arange(self.height) + 0.5 - self.cy) / self.fy
-        grid = np.ones((self.height, self.width, 3))
-        grid[..., 0], grid[..., 1] = u, v[:, None]
-        return grid.reshape(-1, 3).astype(np.float32)
+        return _rays(self).copy()
 
     def world_rays(self, pose: ArrayLike) -> NDArray[np.float32]:
         """[H * W, 3]: the rays in world coordinates."""
@@ -104,6 +105,15 @@ class Camera(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return found
 
 
+@lru_cache(32)
+def _rays(camera: Camera) -> NDArray[np.float32]:
+    u = (np.arange(camera.width) + 0.5 - camera.cx) / camera.fx
+    v = (np.arange(camera.height) + 0.5 - camera.cy) / camera.fy
+    grid = np.ones((camera.height, camera.width, 3))
+    grid[..., 0], grid[..., 1] = u, v[:, None]
+    return grid.reshape(-1, 3).astype(np.float32)
+
+
 def frustum_corners(camera: Camera) -> NDArray[np.float64]:
     """[8, 3] in the camera's frame: the four image corners at near, then at far."""
     u = (np.array([0, camera.width, camera.width, 0]) - camera.cx) / camera.fx
@@ -125,11 +135,16 @@ def meets_box(
     placed = (centres(poses) - centres(box_pose)) @ rotations(box_pose)
     corners = frustum_corners(camera)
     seen = corners @ np.swapaxes(turn, 1, 2) + placed[:, None]
-    axes = _separating_axes(corners, turn)
-    along = axes @ np.swapaxes(seen, 1, 2)
-    reach = np.abs(axes) @ half
-    apart = (along.min(axis=2) > reach) | (along.max(axis=2) < -reach)
-    return np.asarray(~apart.any(axis=1))
+    # a corner well inside the box is a common point, which most views of a scene's extent have: no axis can separate
+    found = np.asarray(all_three(np.abs(seen) < half - _WELL_INSIDE_M).any(axis=1))
+    rest = np.flatnonzero(~found)
+    if len(rest):
+        axes = _separating_axes(corners, turn[rest])
+        along = axes @ np.swapaxes(seen[rest], 1, 2)
+        reach = np.abs(axes) @ half
+        apart = (along.min(axis=2) > reach) | (along.max(axis=2) < -reach)
+        found[rest] = ~apart.any(axis=1)
+    return found
 
 
 def _separating_axes(

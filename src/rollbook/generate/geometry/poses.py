@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rollbook.generate.geometry.coordinates import cross
+
 Array = NDArray[np.float64]
 
 UP = np.array([0.0, 0.0, 1.0])
@@ -73,11 +75,11 @@ def looking_along(directions: ArrayLike) -> Array:
     # a direction of infinite or zero length has no rotation: NaN
     with np.errstate(invalid="ignore"):
         forward = np.divide(given, length, out=np.full_like(given, np.nan), where=length > 0)
-    right = np.cross(forward, UP)
+    right = cross(forward, UP)
     size = np.linalg.norm(right, axis=-1, keepdims=True)
     vertical = size < 1e-9
     right = np.where(vertical, np.array([0.0, -1.0, 0.0]), right / np.where(vertical, 1.0, size))
-    down = np.cross(forward, right)
+    down = cross(forward, right)
     return np.stack([right, down, forward], axis=-1)
 
 

@@ -129,10 +129,12 @@ class NodeEvaluator:
     horizon: int
     nodes_evaluated: int = 0
     candidates_scored: int = 0
+    _verdicts: dict[tuple[int, ...], tuple[Proposal, Bitset]] = field(default_factory=dict)
     _offered: dict[tuple[int, ...], OfferedNode] = field(default_factory=dict)
     _evaluated: dict[tuple[int, ...], EvaluatedNode] = field(default_factory=dict)
     _nodes: dict[tuple[int, ...], Node] = field(default_factory=dict)
     _images: dict[tuple[int, ...], SelectedDepth] = field(default_factory=dict)
+    _points_in_target: NDArray[np.bool_] | None = None
 
     def root(self) -> Node:
         if () not in self._nodes:
@@ -196,6 +198,10 @@ class NodeEvaluator:
 
     # ----------------------------------------------------------------- one candidate instead of all
 
+    def num_valid(self, node: Node) -> int:
+        """Number of valid candidates, without their features."""
+        return int(np.count_nonzero(self._judged(node)[1] == VALID_BITSET))
+
     def offer(self, node: Node) -> OfferedNode:
         """The candidates of a node with the verdicts and features that `evaluate` gives, and without labels."""
         if node.path not in self._offered:
@@ -220,11 +226,23 @@ class NodeEvaluator:
         return self._fused(taken.parent, path, taken.pose, taken.depth, taken.oracle)
 
     def _offer(self, node: Node) -> OfferedNode:
-        task = self.task
+        proposal, bitset = self._judged(node)
+        return OfferedNode(node, self._shell(node, proposal, bitset, {}))
+
+    def _judged(self, node: Node) -> tuple[Proposal, Bitset]:
+        """The candidates of a node, and the reasons against each."""
+        if node.path not in self._verdicts:
+            self._verdicts[node.path] = self._judge(node)
+        return self._verdicts[node.path]
+
+    def _judge(self, node: Node) -> tuple[Proposal, Bitset]:
+        task, proposal = self.task, self._propose(node)
         if not task.oracle.labels_are_finite(node.oracle):
             # a candidate without a finite label is not valid, and only its image shows whether it has one
-            return OfferedNode(node, self.evaluate(node).candidates)
-        proposal, rules = self._propose(node), task.rules
+            bitset = self.evaluate(node).candidates.invalid_reason_bitset
+            assert bitset is not None  # every shell has its reasons
+            return proposal, bitset
+        rules = task.rules
         bitset = self._checked(node, proposal, task.geometry, rules.for_verdicts()).bitset
         rows, every = np.flatnonzero(bitset == VALID_BITSET), sparse_step(rules)
         proven = proven_by_sparse_depth(
@@ -242,7 +260,7 @@ class NodeEvaluator:
             proposal.poses[unproven],
             task.geometry.depth(proposal.poses[unproven], task.camera),
         )
-        return OfferedNode(node, self._shell(node, proposal, bitset, {}))
+        return proposal, bitset
 
     # --------------------------------------------------------------------------------- evaluating
 
@@ -358,6 +376,7 @@ class NodeEvaluator:
             valid_actor=valid_actor,
             step_index=len(node.path),
             horizon=self.horizon,
+            in_target=self._in_target(),
         )
         return CandidateSamplingResult(
             shell_poses=proposal.poses.astype(np.float32),
@@ -370,6 +389,13 @@ class NodeEvaluator:
             extras={**diagnostics, "valid_actor_mask": valid_actor},
             actor_features=features,
         )
+
+    def _in_target(self) -> NDArray[np.bool_]:
+        """Which semidense points lie in the target's box."""
+        if self._points_in_target is None:
+            points = self.task.actor_root.points
+            self._points_in_target = self.task.target.box.contains(0, points)
+        return self._points_in_target
 
     # ---------------------------------------------------------------------- the oracle's own points
 
