@@ -29,13 +29,13 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 from torch import nn
 
-from rollbook.generate import CounterfactualEnv, RolloutDatasetWriterConfig
-from rollbook.generate.scenes.scene import SceneConfig
-from rollbook.generate.scenes.sensing import SensingConfig
-from rollbook.generate.scenes.walk import WalkConfig
-from rollbook.generate.sources.make_sources import MakeSourcesConfig, make_source_store
-from rollbook.generate.sources.splits import SplitConfig
-from rollbook.scoring.intervals import mean_interval
+from rollbook.generate import (
+    CounterfactualEnv,
+    RolloutDatasetWriterConfig,
+    make_source_store,
+    sources_config,
+)
+from rollbook.scoring import mean_interval
 
 HORIZON = 3
 Chooser = Callable[[dict[str, Any], NDArray[np.bool_]], int]
@@ -183,13 +183,12 @@ def main(
     torch.set_num_threads(1)  # the network is small: threads would only wait for each other
     with tempfile.TemporaryDirectory(prefix="rollbook-learn-") as folder:
         sources = Path(folder) / "sources"
-        made = MakeSourcesConfig(
-            scenes=flats,
-            seed=seed,
-            scene=SceneConfig.of_difficulty("easy", max_edge_m=1.0),
-            walk=WalkConfig(frames=10),
-            sensing=SensingConfig(points_per_frame=100),
-            splits=SplitConfig(train=0.5, val=0.0, test=0.5),
+        made = sources_config(
+            difficulty="easy",
+            top={"scenes": flats, "seed": seed, "splits": {"train": 0.5, "val": 0.0, "test": 0.5}},
+            scene={"max_edge_m": 1.0},
+            walk={"frames": 10},
+            sensing={"points_per_frame": 100},
         )
         make_source_store(sources, made)
         begin = time.process_time()
