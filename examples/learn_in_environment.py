@@ -50,7 +50,6 @@ def config_for(sources: Path, split: str) -> RolloutDatasetWriterConfig:
         "store": {"store_dir": "not-written"},
         "target_source": "actor_visible_selector",
         "target_scorer": {"render_size_px": 32, "target_samples": 400, "include_scene": False},
-        "candidate_rules": {"max_yaw_delta_deg": 180.0, "max_backward_step_m": 1.0},
         "candidate_mixture": {
             "components": [
                 {"name": name, "count": 10, "position": name, "view": view}
