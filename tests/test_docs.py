@@ -77,8 +77,8 @@ def test_commands_on_a_page_run(page: Path, tmp_path: Path) -> None:
         subprocess.run([rollbook, *command[1:]], cwd=tmp_path, check=True, capture_output=True)
 
 
-WITH_A_TEST_OF_THEIR_OWN = {"whole_loop.py", "import_scan.py"}
-"""These take longer: they start a server, or download files."""
+WITH_A_TEST_OF_THEIR_OWN = {"whole_loop.py", "import_scan.py", "learn_in_environment.py"}
+"""These take longer: they start a server, download files, or train a policy."""
 
 
 @pytest.mark.parametrize(
