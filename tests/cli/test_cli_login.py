@@ -188,7 +188,7 @@ def test_a_key_that_was_revoked_already_is_no_trouble(server: RunningServer) -> 
     write_profile(Profile(api_key="rt_0123456789_" + "x" * 43, base_url=server.base_url))
     result = rollbook("logout", "--revoke")
     assert result.returncode == 0
-    assert "already revoked" in result.stderr
+    assert "already revoked" in result.stdout
 
 
 def test_whoami_says_what_is_wrong(server: RunningServer) -> None:
