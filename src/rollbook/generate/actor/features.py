@@ -110,12 +110,10 @@ def candidate_features(
     valid_actor: ArrayLike,
     step_index: int,
     horizon: int,
-    in_target: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float32]:
     """[N, len(FEATURES)]: features of all candidates, valid or not. A row is all NaN if its pose is not finite.
 
-    `target` is one observed box. `camera` is the camera of the candidates. `in_target` [P] may tell which semidense
-    points lie in the target's box: it is the same for all steps of a rollout.
+    `target` is one observed box. `camera` is the camera of the candidates.
     """
     given = np.asarray(poses, np.float64).reshape(-1, 12)
     usable = np.asarray(np.isfinite(given).all(axis=1))
@@ -131,9 +129,7 @@ def candidate_features(
     _check_target(target)
     if not 0 <= step_index < horizon:
         raise _invalid("step_index", step_index, f"0 or more, and less than the horizon {horizon}")
-    if in_target is None:
-        in_target = target.contains(0, state.points)
-    sight = _Sight(state, target, camera, given[usable], reference, in_target)
+    sight = _Sight(state, target, camera, given[usable], reference)
     for part in (sight.of_target, sight.of_move, sight.of_map, sight.of_points, sight.of_state):
         columns |= part()
     columns |= {"step_index": np.array(step_index), "remaining": np.array(horizon - step_index)}
@@ -152,8 +148,11 @@ class _Sight:
     camera: Camera
     poses: Array
     reference: Array
-    in_target: NDArray[np.bool_]
-    """Which semidense points lie in the target's box."""
+
+    @cached_property
+    def in_target(self) -> NDArray[np.bool_]:
+        """Which semidense points lie in the target's box."""
+        return self.target.contains(0, self.state.points)
 
     @cached_property
     def earlier_views(self) -> Array:

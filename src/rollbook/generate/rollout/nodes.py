@@ -134,7 +134,6 @@ class NodeEvaluator:
     _evaluated: dict[tuple[int, ...], EvaluatedNode] = field(default_factory=dict)
     _nodes: dict[tuple[int, ...], Node] = field(default_factory=dict)
     _images: dict[tuple[int, ...], SelectedDepth] = field(default_factory=dict)
-    _points_in_target: NDArray[np.bool_] | None = None
 
     def root(self) -> Node:
         if () not in self._nodes:
@@ -376,7 +375,6 @@ class NodeEvaluator:
             valid_actor=valid_actor,
             step_index=len(node.path),
             horizon=self.horizon,
-            in_target=self._in_target(),
         )
         return CandidateSamplingResult(
             shell_poses=proposal.poses.astype(np.float32),
@@ -389,13 +387,6 @@ class NodeEvaluator:
             extras={**diagnostics, "valid_actor_mask": valid_actor},
             actor_features=features,
         )
-
-    def _in_target(self) -> NDArray[np.bool_]:
-        """Which semidense points lie in the target's box."""
-        if self._points_in_target is None:
-            points = self.task.actor_root.points
-            self._points_in_target = self.task.target.box.contains(0, points)
-        return self._points_in_target
 
     # ---------------------------------------------------------------------- the oracle's own points
 
