@@ -29,6 +29,7 @@ EXTRAS = {
     "postgres": ("psycopg",),
     "ray": ("ray",),
     "remote": ("fsspec", "s3fs"),
+    "rl": ("sb3_contrib", "stable_baselines3"),
     "server": (
         *("alembic", "anyio", "argon2", "boto3", "botocore", "fastapi", "httptools", "jinja2"),
         *("prometheus_client", "sqlalchemy", "starlette", "uvicorn", "uvloop"),

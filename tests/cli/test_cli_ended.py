@@ -20,7 +20,9 @@ from tests.evals.small_stores import small_store
 from tests.factories import table
 
 HELD_AT_THE_FIRST_SYNC = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have these ignored
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 ready, go = os.environ["READY"], os.environ["GO"]
 real = os.fsync
 def held(descriptor):

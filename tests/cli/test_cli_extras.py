@@ -26,7 +26,7 @@ from tests.store.synthetic import make_records
 SOURCES = Path(rollbook.__file__).parent
 PROJECT = tomllib.loads((SOURCES.parents[1] / "pyproject.toml").read_text())["project"]
 NAMES = {"pillow": "PIL", "argon2_cffi": "argon2", "opentelemetry_api": "opentelemetry"}
-INSTALLED_ALONG = {"botocore", "llvmlite", "numcodecs", "starlette"}
+INSTALLED_ALONG = {"botocore", "llvmlite", "numcodecs", "stable_baselines3", "starlette"}
 """Libraries that come with one of an extra."""
 SERVER = ("server", "portal", "app.py")
 """Rooms that are never entered without the extra `server`: the command and the factory check it."""

@@ -225,7 +225,9 @@ def test_images_are_not_for_duckdb(reader: RolloutZarrStoreReader) -> None:
 def test_tables_and_columns_that_are_not_there_are_refused(
     reader: RolloutZarrStoreReader, frame: Any
 ) -> None:
-    with pytest.raises(ConfigurationError, match="there is no table 'candidate'; known: sources"):
+    with pytest.raises(
+        ConfigurationError, match="there is no table 'candidate'; did you mean candidates"
+    ):
         frame(reader, "candidate")
     with pytest.raises(ConfigurationError, match="candidates has no column 'gain' in this store"):
         frame(reader, "candidates", ["gain"])

@@ -282,7 +282,9 @@ def test_a_group_summary_has_these_numbers(known: Path) -> None:
 
 
 def test_grouping_by_what_is_no_audit_column_names_one_that_is(known: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"no audit column 'positon'; there are position"):
+    with pytest.raises(
+        ConfigurationError, match=r"no audit column 'positon'; did you mean position"
+    ):
         candidate_group_summary_rows(opened(known), group_by="positon")
 
 
