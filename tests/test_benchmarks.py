@@ -38,11 +38,8 @@ SERVERS = (server_start, server_search, artifacts, server_episodes, replay_run)
 """Each starts real servers, which takes longer than what it measures."""
 
 
-@pytest.mark.parametrize(
-    "benchmark",
-    [*ALL, *(pytest.param(each, marks=pytest.mark.slow) for each in SERVERS)],
-    ids=lambda module: module.__name__,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("benchmark", [*ALL, *SERVERS], ids=lambda module: module.__name__)
 def test_a_benchmark_runs_small(benchmark: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     claims = benchmark.main(scale=0.01)
     assert claims

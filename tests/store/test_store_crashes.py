@@ -128,17 +128,24 @@ def killed_writers(store: Path, mode: str, times: int) -> Iterator[None]:
             yield
 
 
-def test_writers_killed_while_they_replace_leave_a_whole_store(tmp_path: Path) -> None:
+KILLS = pytest.mark.parametrize("kills", [10, pytest.param(60, marks=pytest.mark.slow)])
+
+
+@KILLS
+def test_writers_killed_while_they_replace_leave_a_whole_store(tmp_path: Path, kills: int) -> None:
     store = tmp_path / "s"
     write_rollout_zarr_store(store, make_records(6), selected_depth_enabled=False)
-    for _ in killed_writers(store, "replace", 30):
+    for _ in killed_writers(store, "replace", kills):
         assert is_whole(store)
     _check_recovery(tmp_path)
 
 
-def test_writers_killed_while_they_write_anew_leave_a_whole_store_or_none(tmp_path: Path) -> None:
+@KILLS
+def test_writers_killed_while_they_write_anew_leave_a_whole_store_or_none(
+    tmp_path: Path, kills: int
+) -> None:
     store, seen = tmp_path / "s", set()
-    for _ in killed_writers(store, "anew", 30):
+    for _ in killed_writers(store, "anew", kills):
         seen.add(is_whole(store))
         for left in (store, tmp_path / "done"):
             if left.exists():
