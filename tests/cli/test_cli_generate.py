@@ -227,6 +227,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_compare_prints_gains_and_intervals(tmp_path: Path) -> None:
     words = ("compare", "--config", SMOKE, "--source", tiny_source(), "--horizon", 1)
     run = rollbook(*words, "--policies", "random,greedy", "--json", cwd=tmp_path)

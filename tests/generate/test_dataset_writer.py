@@ -229,7 +229,9 @@ def test_depth_is_kept_of_every_step(written: RolloutZarrStoreReader) -> None:
 # -------------------------------------------------------------------------------------- determinism
 
 
-@pytest.mark.parametrize("run", [{"threads": 2}, {"workers": 2}])
+@pytest.mark.parametrize(
+    "run", [pytest.param({"threads": 2}, marks=pytest.mark.slow), {"workers": 2}]
+)
 def test_threads_and_workers_change_no_bit(tmp_path: Path, run: dict[str, int]) -> None:
     one = tiny_config(tmp_path / "one.zarr").setup_target().run()
     other = tiny_config(tmp_path / "other.zarr", **run).setup_target().run()
