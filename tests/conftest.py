@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -11,6 +12,10 @@ from hypothesis import settings
 # a slow moment of the machine is not a mistake of the code
 settings.register_profile("rollbook", deadline=None)
 settings.load_profile("rollbook")
+
+# A shell that starts the tests with & has Ctrl-C ignored, also in commands that tests start in order to interrupt them.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 USE_KERNELS = ("test_benchmarks.py", "test_cli_generate.py", "test_cli_source.py")
 

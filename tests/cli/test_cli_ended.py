@@ -21,8 +21,7 @@ from tests.factories import table
 
 HELD_AT_THE_FIRST_SYNC = """
 import os, signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have these ignored
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever started the tests may have it ignored
 ready, go = os.environ["READY"], os.environ["GO"]
 real = os.fsync
 def held(descriptor):
