@@ -21,11 +21,11 @@ USE_KERNELS = ("test_benchmarks.py", "test_cli_generate.py", "test_cli_source.py
 
 
 def _turn(item: pytest.Item) -> int:
-    """test_docs.py takes longest, so one worker starts with it. It also compiles every kernel of generation.
+    """test_readme.py takes longest, so one worker starts with it. It also compiles most kernels of generation.
 
     Other tests that use the kernels come last: they load what is compiled, rather than compile it a second time.
     """
-    if item.path.name == "test_docs.py":
+    if item.path.name == "test_readme.py":
         return 0
     return 2 if item.path.name in USE_KERNELS or "generate" in item.path.parts else 1
 

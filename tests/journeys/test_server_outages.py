@@ -139,7 +139,12 @@ def test_storage_that_is_gone_is_a_fault_and_then_it_goes_on(
             without_storage(client, stored, waiting)
         finally:
             s3.start()
-        assert client.get("/readyz").status_code == 200
+        ready_by = time.monotonic() + 30
+        while (
+            client.get("/readyz").status_code != 200
+        ):  # the first question may wait for a lost connection
+            assert time.monotonic() < ready_by, "it does not find the storage again"
+            time.sleep(0.1)
         assert finalize(client, waiting).json()["status"] == "ready"
         for episode_id, data in ((stored, b"stored"), (waiting, b"waiting")):
             assert download(client, episode_id) == data
