@@ -66,14 +66,23 @@ GUARDS: dict[str, tuple[str, ...]] = {
         "tests/server/accounts/test_key_scopes.py",
         "tests/server/accounts/test_auth_api.py",
     ),
-    "server/accounts/sessions": ("tests/server/accounts/test_sign_in.py",),
+    "server/accounts/sessions": (
+        "tests/server/accounts/test_sign_in.py",
+        "tests/server/accounts/test_auth_api.py",
+    ),
     "server/blobs/signing": (
         "tests/server/blobs/test_signing.py",
         "tests/server/blobs/test_blob_routes.py",
     ),
     "server/blobs/confined_files": ("tests/server/blobs/test_local_blobs.py",),
-    "server/webhooks/addresses": ("tests/server/webhooks/test_webhooks.py",),
-    "server/http/connections": ("tests/server/http/test_connections.py",),
+    "server/webhooks/addresses": (
+        "tests/server/webhooks/test_addresses.py",
+        "tests/server/webhooks/test_webhooks.py",
+    ),
+    "server/http/connections": (
+        "tests/server/http/test_connections.py",
+        "tests/server/http/test_proxies.py",
+    ),
     "server/http/limits": ("tests/server/http/test_limits.py",),
     "server/http/cursors": ("tests/server/queries", "tests/server/http"),
     "server/queries/retention": ("tests/server/episodes/test_retention.py",),

@@ -442,3 +442,10 @@ def test_every_rollout_and_token_stands_in_exactly_one_place(
         assert ids(window.quarantined()) == held
         if retain or not gone:
             assert ids(window.discarded()) == gone
+
+
+@pytest.mark.parametrize("field", ["budget", "target_revision"])
+def test_a_window_of_something_else_than_a_revision_and_a_budget_is_refused(field: str) -> None:
+    given: dict[str, Any] = {"target_revision": revision(1), "budget": OffPolicyBudget.default()}
+    with pytest.raises(InvalidValue, match=field):
+        AdmissionWindow(run_id="r", stage_id="s", window_id="w", **{**given, field: 5})
