@@ -84,7 +84,7 @@ GUARDS: dict[str, tuple[str, ...]] = {
         "tests/server/http/test_proxies.py",
     ),
     "server/http/limits": ("tests/server/http/test_limits.py",),
-    "server/http/cursors": ("tests/server/queries", "tests/server/http"),
+    "server/http/cursors": ("tests/server/http/test_cursors.py",),
     "server/queries/retention": ("tests/server/episodes/test_retention.py",),
     "server/episodes/upkeep_lease": ("tests/server/episodes/test_upkeep.py",),
     "server/backup": ("tests/server/test_backup.py",),
