@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from rollbook.server.context import ServerContext
 from rollbook.server.db.columns import new_id
 from rollbook.server.db.eval_tables import DeliveryRow
 from rollbook.server.db.sqlite import SqliteDatabase
-from rollbook.server.webhooks.addresses import AddressRefused, addresses_of, resolve
+from rollbook.server.webhooks.addresses import AddressRefused, addresses_of, is_public, resolve
 from rollbook.server.webhooks.delivery import Sender
 from rollbook.server.webhooks.secrets import hash_of, secret_of
 from tests.server.episodes.test_upkeep import Server
@@ -182,3 +183,21 @@ def test_a_server_with_another_secret_calls_nobody_and_says_why(
         assert (asked, receiver.received) == ([], [])
     finally:
         receiver.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("64:ff9b::808:808", True),
+        ("64:ff9b::a00:1", False),
+        ("2001:0:4136:e378:8000:63bf:f7f7:f7f7", True),
+        ("2001:0:4136:e378:8000:63bf:f5ff:fffe", False),
+        ("2002:808:808::1", True),
+        ("2002:a00:1::1", False),
+        ("::ffff:8.8.8.8", True),
+        ("::ffff:10.0.0.1", False),
+    ],
+)
+def test_an_address_inside_another_decides(address: str, public: bool) -> None:
+    """Through NAT64, Teredo and 6to4, and mapped: 8.8.8.8 is reachable, 10.0.0.1 is inside a network."""
+    assert is_public(ipaddress.ip_address(address)) is public
