@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,25 @@ def rollbook(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [ROLLBOOK, "generate", *map(str, words)], cwd=cwd, capture_output=True, text=True
     )
+
+
+@contextmanager
+def begun(*words: object, cwd: Path, until: str) -> Iterator[subprocess.Popen[str]]:
+    """A command in a session of its own, once a file of this pattern is there. It is killed if it outlives the test."""
+    with subprocess.Popen(
+        [ROLLBOOK, "generate", *map(str, words)],
+        cwd=cwd,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as run:
+        try:
+            while not list(cwd.glob(until)):
+                assert run.poll() is None
+                time.sleep(0.02)
+            yield run
+        finally:
+            run.kill()
 
 
 @pytest.fixture(scope="module")
@@ -111,16 +132,7 @@ def test_an_interrupted_run_says_nothing_and_leaves_nothing(
     tmp_path: Path, workers: int, how: signal.Signals, code: int
 ) -> None:
     words = ("run", "--config", SMOKE, "--source", tiny_source(), "--out", "x.zarr")
-    with subprocess.Popen(
-        [ROLLBOOK, "generate", *map(str, words), "--workers", str(workers)],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as run:
-        while not list(tmp_path.glob(".x.zarr.stage-*")):
-            assert run.poll() is None
-            time.sleep(0.02)
+    with begun(*words, "--workers", workers, cwd=tmp_path, until=".x.zarr.stage-*") as run:
         os.killpg(run.pid, how)
         said = run.communicate(timeout=60)[1]
     assert run.returncode == code
@@ -149,16 +161,7 @@ def test_a_run_that_ends_early_goes_on_with_resume(
     text = SMOKE.read_text().replace("max_samples = 1", "max_samples = 2")
     (tmp_path / "own.toml").write_text(text + 'scorer = "slow_policy:policy"\n')
     words = ("run", "--config", "own.toml", "--source", tiny_source(), "--out", "x.zarr")
-    with subprocess.Popen(
-        [ROLLBOOK, "generate", *map(str, words), "--workers", str(workers)],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as run:
-        while not list(tmp_path.glob(".x.zarr.rows/*.row")):
-            assert run.poll() is None
-            time.sleep(0.02)
+    with begun(*words, "--workers", workers, cwd=tmp_path, until=".x.zarr.rows/*.row") as run:
         os.kill(run.pid, end)
         said = run.communicate(timeout=60)[1]
     (tmp_path / "go").touch()
