@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,7 @@ from rollbook.files import (
     write_bytes,
     write_files,
 )
+from tests.scratch import another_file_system
 from tests.watched_files import WatchedFiles
 
 KILLS = 15
@@ -139,6 +141,22 @@ def test_a_file_that_appears_during_the_write_is_not_replaced_either(tmp_path: P
         overtaken_write()
     assert target.read_bytes() == b"faster"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_file_system_without_hard_links_refuses_an_existing_name_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(source: object, target: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refused)
+    target = tmp_path / "file"
+    write_bytes(target, b"first", replace=False)
+    with pytest.raises(TargetExists), atomic_write(target.with_name("other"), replace=False):
+        target.with_name("other").write_bytes(b"faster")
+    assert target.read_bytes() == b"first"
+    assert target.with_name("other").read_bytes() == b"faster"
+    assert hidden(tmp_path) == []
 
 
 def test_a_new_file_is_written_without_replace(tmp_path: Path) -> None:
@@ -477,6 +495,38 @@ def test_a_folder_is_on_disk_before_it_gets_its_name_and_the_name_before_the_pro
     assert durable[-1] == b"new"
 
 
+def test_ctrl_c_while_the_replaced_folder_is_removed_does_not_leave_it_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("new", "final"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    remove, interrupts = shutil.rmtree, iter([KeyboardInterrupt])
+
+    def interrupted(path: Path, **options: Any) -> None:
+        for each in interrupts:
+            raise each
+        remove(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        promote_folder(tmp_path / "new", tmp_path / "final", replace=True)
+    assert [each.name for each in tmp_path.iterdir()] == ["final"]
+    assert (tmp_path / "final" / "new").exists()
+
+
+def test_an_error_does_not_name_the_hidden_file_that_would_have_got_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(path: Path, *arguments: Any) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(StorageError) as error:
+        write_bytes(tmp_path / "a.json", b"")
+    assert error.value.detail == "cannot be written: Read-only file system"
+
+
 def test_a_folder_cannot_replace_itself(tmp_path: Path) -> None:
     final = make_folder(tmp_path / "final", "old")
     with pytest.raises(StorageError, match="itself"):
@@ -506,10 +556,10 @@ def test_a_missing_finished_folder_is_a_storage_error_that_names_it(tmp_path: Pa
 
 
 def test_a_folder_on_another_filesystem_is_a_storage_error(tmp_path: Path) -> None:
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK) or memory.stat().st_dev == tmp_path.stat().st_dev:
+    other = another_file_system(tmp_path)
+    if other is None:
         pytest.skip("there is no second filesystem to write to")
-    elsewhere = Path(tempfile.mkdtemp(dir=memory))
+    elsewhere = Path(tempfile.mkdtemp(dir=other))
     try:
         make_folder(elsewhere / "work", "new")
         with pytest.raises(StorageError, match="on another filesystem"):

@@ -14,6 +14,7 @@ node is carried up unchanged.
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -79,6 +80,13 @@ def digest_of(domain: str, value: Plain) -> str:
 def checksum(data: memoryview | bytes) -> str:
     """Fast checksum of stored bytes. It finds damage by accident; only a digest proves that nobody changed them."""
     return xxhash.xxh3_128_hexdigest(data)
+
+
+def file_sha256(path: str | os.PathLike[str]) -> tuple[int, str]:
+    """Size and SHA-256 of a file, which is read in pieces."""
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.tell(), digest
 
 
 def text_hash(text: str) -> int:

@@ -8,11 +8,17 @@
     │   ├── UnsupportedVersion        this release does not read the format of the file
     │   ├── TruncatedFile             the file is shorter or longer than its header says
     │   ├── ChecksumMismatch          stored bytes changed after they were written
+    │   ├── UnknownFormat             the file is not a recording of the format that was named
+    │   ├── DamagedRecording          a recording of another tool breaks the rules of its format
+    │   ├── CountMismatch             a recording holds more or less than it declares
     │   ├── IncompatibleStores        the rows of two stores mean different things; they cannot be read as one
     │   ├── NotRawArray               the array is encoded and cannot be mapped: read it through zarr
     │   ├── RowOutOfRange             the row does not exist
     │   ├── NotASourceStore           the folder is not a finished source store
+    │   ├── NotATrainingRun           the folder is not that of a finished training run
     │   ├── UnfinishedRun             a run that did not end has left finished rows: resume it, or start over
+    │   ├── ShardDrift                the config or the source is not the one that the shard was planned with
+    │   ├── LeaseLost                 another worker has taken over this work; this one must stop
     │   └── LeaseHeld                 another process is working on the file (a retry can help)
     ├── MalformedJson                 the JSON is not the expected record
     ├── TransportError                the server could not be reached (a retry can help)
@@ -34,10 +40,12 @@
     │   ├── UploadNotFound            the multipart upload was completed, aborted or never started
     │   ├── PartsMismatch             the listed parts are not the parts that were uploaded
     │   └── BlobStoreUnavailable      the disk is full, or S3 is down or refuses access (a retry can help)
+    ├── PolicyFailed                  the policy of a replay raised an error, ended its process or took too long
     ├── GenerationFailed              an unexpected error at one source row, which it names
     ├── NoRollouts                    generation made no rollout; the error gives the reasons
     └── Refusal                       a record breaks a rule of the contracts
         ├── InvalidText, InvalidNumber, InvalidValue, AmbiguousId, EmptyId
+        ├── PromptDiverged            an InvalidValue: the next prompt does not begin with the recorded tokens
         ├── NoSuchRow                 an InvalidNumber: the row number that was given is outside of the table
         ├── WrongColumnType, UnknownColumn, ColumnLengthMismatch, ColumnSetMismatch, InvalidOffsets
         ├── EmptyRolloutSamples, DuplicateProofDigest, DuplicateArtifactId
@@ -47,7 +55,7 @@
         ├── DigestMismatch, InvalidProof, RolloutsNotInBatch
         ├── UnknownArtifact, UnknownBatch, UnknownRevision, LineageCycle
         ├── NotQuarantined, PayloadDropped, MissingColumn
-        ├── IdempotencyConflict, EpisodeArchived, EpisodeOnHold, QuotaExceeded, AlreadyTaken, LastOwner
+        ├── IdempotencyConflict, EpisodeArchived, EpisodeOnHold, EpisodeInUse, QuotaExceeded, AlreadyTaken, LastOwner
         ├── InvalidMesh, InvalidTrajectory, InvalidBoxes, InvalidPoints, TargetInvalid
         └── SequenceOverBudget
 
@@ -140,9 +148,9 @@ class NotATable(StorageError, ValueError):
 
 
 def _numbers(version: object) -> list[int]:
-    """The numbers at the start of a version such as 1, "1.0" or "1.0-core". Of anything else, none."""
-    found = re.match(r"\d+(\.\d+)*", str(version))
-    return [int(each) for each in found[0].split(".")] if found else []
+    """The numbers of a version such as 1, "1.0", "1.0-core" or "rollout-collection-v1". Of anything else, none."""
+    found = re.match(r"(?:[a-z-]+-v)?(\d+(?:\.\d+)*)", str(version))
+    return [int(each) for each in found[1].split(".")] if found else []
 
 
 @dataclass(eq=False, kw_only=True)
@@ -175,6 +183,29 @@ class ChecksumMismatch(StorageError, ValueError):
 
 
 @dataclass(eq=False, kw_only=True)
+class UnknownFormat(StorageError, ValueError):
+    code: ClassVar[str] = "unknown_format"
+    template: ClassVar[str] = "{path} is not a recording of the expected format: {detail}"
+
+
+@dataclass(eq=False, kw_only=True)
+class DamagedRecording(StorageError, ValueError):
+    code: ClassVar[str] = "damaged_recording"
+    template: ClassVar[str] = "{path} is damaged: {detail}"
+
+
+@dataclass(eq=False, kw_only=True)
+class CountMismatch(StorageError, ValueError):
+    code: ClassVar[str] = "count_mismatch"
+    template: ClassVar[str] = (
+        "{path} declares {declared} {what}, but {read} were read; nothing was imported of it ({detail})"
+    )
+    what: str
+    declared: int
+    read: int
+
+
+@dataclass(eq=False, kw_only=True)
 class NotRawArray(StorageError, ValueError):
     code: ClassVar[str] = "not_raw_array"
     template: ClassVar[str] = "{path} cannot be mapped: {detail}"
@@ -192,6 +223,12 @@ class NotASourceStore(StorageError, ValueError):
 
 
 @dataclass(eq=False, kw_only=True)
+class NotATrainingRun(StorageError, ValueError):
+    code: ClassVar[str] = "not_a_training_run"
+    template: ClassVar[str] = "{path} is not a finished training run: {detail}"
+
+
+@dataclass(eq=False, kw_only=True)
 class IncompatibleStores(StorageError, ValueError):
     code: ClassVar[str] = "incompatible_stores"
     template: ClassVar[str] = "{path} and {other} cannot be read as one: {detail}"
@@ -202,6 +239,16 @@ class IncompatibleStores(StorageError, ValueError):
 class UnfinishedRun(StorageError):
     code: ClassVar[str] = "unfinished_run"
     template: ClassVar[str] = "{path} holds {detail}"
+
+
+@dataclass(eq=False, kw_only=True)
+class ShardDrift(StorageError):
+    code: ClassVar[str] = "shard_drift"
+
+
+@dataclass(eq=False, kw_only=True)
+class LeaseLost(StorageError):
+    code: ClassVar[str] = "lease_lost"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -371,6 +418,21 @@ class BlobStoreUnavailable(BlobError):
     """The store answers and refuses us: its bucket, credentials or region are wrong."""
 
 
+# ----------------------------------------------------------------------------------------- replay
+
+
+@dataclass(eq=False, kw_only=True)
+class PolicyFailed(RollbookError, RuntimeError):
+    """Loses the pair that was being replayed, and nothing else."""
+
+    code: ClassVar[str] = "policy_failed"
+    template: ClassVar[str] = "{kind}: {message}"
+    kind: str
+    """The class of the policy's error, by name."""
+    message: str
+    traceback: str = ""
+
+
 # ------------------------------------------------------------------------------------- generation
 
 
@@ -437,6 +499,13 @@ class InvalidValue(Refusal):
     field: str
     value: str
     expected: str
+
+
+@dataclass(eq=False, kw_only=True)
+class PromptDiverged(InvalidValue):
+    code: ClassVar[str] = "prompt_diverged"
+    position: int
+    """The first token that differs."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -812,6 +881,17 @@ class EpisodeOnHold(Refusal):
         "episode {episode_id!r} is under legal hold and cannot be deleted; an admin must lift the hold first"
     )
     episode_id: str
+
+
+@dataclass(eq=False, kw_only=True)
+class EpisodeInUse(Refusal):
+    code: ClassVar[str] = "episode_in_use"
+    template: ClassVar[str] = (
+        "episode {episode_id!r} is a baseline of the eval run {eval_run_id!r}, which is open, and cannot be deleted; "
+        "complete, cancel or delete the run first"
+    )
+    episode_id: str
+    eval_run_id: str
 
 
 @dataclass(eq=False, kw_only=True)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeAlias, TypeVar
@@ -25,12 +25,16 @@ _Path = TypeVar("_Path", str, Path)
 
 _AT_FDCWD = -100
 _SYNCS_AT_ONCE = 8
+_LONGEST_HIDDEN = 40
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
 
 
 def _storage_error(path: Path, failed: str, error: OSError) -> StorageError:
-    about = "" if error.filename in (None, str(path)) else f" ({error.filename})"
+    folder, name = os.path.split(str(error.filename))
+    # neither the path itself nor the hidden file beside it, which would have got its name, says more
+    known = folder == str(path.parent) and name.startswith(f".{path.name[:_LONGEST_HIDDEN]}.")
+    about = "" if known or error.filename in (None, str(path)) else f" ({error.filename})"
     return StorageError(path=str(path), detail=f"{failed}: {error.strerror or error}{about}")
 
 
@@ -46,6 +50,11 @@ def _storage_errors(path: Path, failed: str) -> Iterator[None]:
         raise _storage_error(path, failed, error) from error
 
 
+def unreadable(path: AnyPath, error: OSError) -> StorageError:
+    """The error that says why a file cannot be read."""
+    return StorageError(path=str(path), detail=f"it cannot be read: {error.strerror or error}")
+
+
 @contextmanager
 def write_errors(path: AnyPath) -> Iterator[None]:
     """Turn the OSErrors of a block that writes `path` into StorageError."""
@@ -58,7 +67,7 @@ def write_errors(path: AnyPath) -> Iterator[None]:
 
 def _hidden_name_beside(path: Path, suffix: str) -> Path:
     """A new hidden name in the same folder. The name is shortened, because file systems limit its length."""
-    return path.with_name(f".{path.name[:40]}.{os.urandom(8).hex()}{suffix}")
+    return path.with_name(f".{path.name[:_LONGEST_HIDDEN]}.{os.urandom(8).hex()}{suffix}")
 
 
 def _fsync(path: AnyPath, flags: int = 0) -> None:
@@ -124,13 +133,23 @@ def atomic_write(path: AnyPath, *, replace: bool = True) -> Iterator[BinaryIO]:
             if replace:
                 os.replace(temp, final)
             else:
-                os.link(temp, final)  # fails for an existing name, which a rename would overwrite
+                _name_new(temp, final)
             fsync_folder(final.parent)
     finally:
         with suppress(OSError):  # a write that failed before fails again here, when it is flushed
             stream.close()
         with suppress(OSError):
             temp.unlink()
+
+
+def _name_new(temp: Path, final: Path) -> None:
+    """Give a file a name that must not exist, which a plain rename would overwrite."""
+    try:
+        os.link(temp, final)
+    except OSError as error:
+        without_links = error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
+        if not without_links or not _renameat2(temp, final, _RENAME_NOREPLACE):
+            raise
 
 
 def write_bytes(
@@ -215,7 +234,12 @@ def promote_folder(finished: AnyPath, final: AnyPath, *, replace: bool = False) 
         fsync_folder(target.parent)
     if old is not None:
         with _storage_errors(target, f"promoted, but the folder it replaced remains as {old}"):
-            shutil.rmtree(old)
+            try:
+                shutil.rmtree(old)
+            except KeyboardInterrupt:
+                # the new folder is in place: only a second Ctrl-C leaves the old one behind
+                shutil.rmtree(old, ignore_errors=True)
+                raise
 
 
 def _check_promotion(source: Path, target: Path) -> None:
@@ -317,9 +341,25 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):
-            path.unlink()  # before the lock is given up: afterwards it would be the file of the next holder
-        os.close(descriptor)
+        try:
+            with suppress(OSError):
+                path.unlink()  # before the lock is given up: afterwards it would be the file of the next holder
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def held_alone(folder: Path, lock: Path) -> Iterator[None]:
+    """Only one process works in the folder. The lock ends with the process. Another process gets LeaseHeld."""
+    with write_errors(folder):
+        make_folders(lock.parent)
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(lock, wait=False))
+        except BlockingIOError as error:
+            detail = "wait until it ends, or choose another folder"
+            raise LeaseHeld(path=str(folder), owner="another process", detail=detail) from error
+        yield
 
 
 def _locked_descriptor(path: Path, how: int) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,8 +90,14 @@ def test_when_the_worker_dies_at_work(tmp_path: Path, way: str) -> None:
     all_ended(tmp_path, 1)
 
 
-def test_when_the_worker_takes_too_long(tmp_path: Path) -> None:
-    assert run(tmp_path, "hang", timeout_s=2) == ["timed_out"]
+def test_when_the_worker_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the test says that much time has passed once the child is there."""
+
+    def clock() -> float:
+        return time.monotonic() + 10_000 * bool(children(tmp_path))
+
+    monkeypatch.setattr("rollbook.engines.tasks.time", SimpleNamespace(monotonic=clock))
+    assert run(tmp_path, "hang", timeout_s=5_000) == ["timed_out"]
     all_ended(tmp_path, 1)
 
 

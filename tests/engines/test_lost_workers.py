@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -144,6 +145,40 @@ def test_a_start_that_cannot_be_loaded_is_named(capfd: pytest.CaptureFixture[str
     with pytest.raises(ConfigurationError, match=r"cannot be started.*no_such_module_here"):
         list(run_tasks(OfAModuleThatWorkersLack(), range(3), parallel="process", lost_retries=2))
     assert capfd.readouterr().err.count("Traceback") == 1
+
+
+def keep_a_semaphore() -> Callable[[int], int]:
+    """As the library does that compresses depth images."""
+    kept: list[Any] = []
+
+    def work(item: int) -> int:
+        kept.append(multiprocessing.get_context("spawn").Lock())
+        if item == 1:
+            end_this_process()
+        return item
+
+    return work
+
+
+_ENDS_A_WORKER_WITH_A_SEMAPHORE = """
+from tests.engines.test_lost_workers import keep_a_semaphore, run_tasks
+if __name__ == "__main__":
+    print([done.value for done in run_tasks(keep_a_semaphore, range(3), parallel="process")])
+"""
+
+
+def test_the_semaphores_of_a_killed_worker_are_not_talked_about(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(_ENDS_A_WORKER_WITH_A_SEMAPHORE)
+    paths = [os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[2])]
+    ended = subprocess.run(
+        [sys.executable, str(program)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (ended.stdout, ended.stderr) == ("[0, None, 2]\n", "")
 
 
 _INTERRUPTED_AT_START = """

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollbook.store import writer
+from rollbook.store import derived_views
 from rollbook.store.checks import derived
 from rollbook.store.checks.columns import Segments
 from rollbook.store.checks.validate import validate_rollout_zarr_store
@@ -44,9 +44,9 @@ def test_blocks_end_where_chains_end(lengths: list[int], size: int) -> None:
     counts = np.array(lengths)
     rollouts = {"num_steps": counts, "step_offset": np.cumsum(counts) - counts}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer, "_BLOCK_STEPS", size)
+        patch.setattr(derived_views, "_BLOCK_STEPS", size)
         patch.setattr(derived, "_BLOCK_STEPS", size)
-        written_in = list(writer._chain_blocks(rollouts, int(counts.sum())))
+        written_in = list(derived_views.chain_blocks(rollouts, int(counts.sum())))
         checked_in = [(each.start, each.stop) for each in derived._step_blocks(Segments(counts))]
     assert_whole_chains(written_in, lengths, size)
     if sum(lengths):
@@ -67,7 +67,7 @@ def test_views_do_not_depend_on_the_size_of_a_block(
     records: list[RolloutZarrRecord], size: int, checked_size: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer, "_BLOCK_STEPS", size)
+        patch.setattr(derived_views, "_BLOCK_STEPS", size)
         patch.setattr(derived, "_BLOCK_STEPS", checked_size)
         with written(records, discount_gamma=0.9) as reader:
             assert_views_are_plain(reader, 0.9)
@@ -78,11 +78,11 @@ def test_views_do_not_depend_on_the_size_of_a_block(
 def test_a_horizon_that_does_not_divide_the_block() -> None:
     """More than one block of the real size. The views of the whole store at once are the reference."""
     horizon = 7
-    assert writer._BLOCK_STEPS % horizon
-    count = writer._BLOCK_STEPS // horizon + 20
+    assert derived_views._BLOCK_STEPS % horizon
+    count = derived_views._BLOCK_STEPS // horizon + 20
     records = list(make_records(count, seed=8, horizon=horizon, candidates=(2, 4)))
     with written(records, discount_gamma=0.9) as reader:
-        assert reader.num_steps > writer._BLOCK_STEPS
+        assert reader.num_steps > derived_views._BLOCK_STEPS
         assert_same(reader.q_h_view(), q_h_of(reader, 0.9))
         assert_same(reader.returns_view(), returns_of(reader, 0.9))
         found = validate_rollout_zarr_store(reader.store_dir).violations

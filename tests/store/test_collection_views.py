@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollbook.errors import StorageError
+from rollbook.errors import RollbookError, StorageError
 from rollbook.store import audit
 from rollbook.store.audit.export import export_table
 from rollbook.store.audit.page import audit_page
@@ -191,3 +191,28 @@ def test_a_collection_has_what_a_store_has_except_what_belongs_to_one_folder() -
     assert public(RolloutZarrStoreReader) - public(RolloutCollection) - {"stores"} == {
         *("root", "manifest", "store_manifest", "local")
     }
+
+
+MISSPELT: list[tuple[Callable[[Any], object], str]] = [
+    (lambda view: view.table("candidate"), "candidates"),
+    (lambda view: view.table("candidate", rows=np.array([0])), "candidates"),
+    (lambda view: view.table("candidates", ("target_root_gian",)), "target_root_gain"),
+    (lambda view: view.array("candidate/target_rri"), "candidates"),
+    (lambda view: view.array("candidates/target_root_gian"), "target_root_gain"),
+    (lambda view: view.column_names("candidate"), "candidates"),
+    (lambda view: view.decoded("candidate", "position_id"), "candidates"),
+    (lambda view: view.decoded("candidates", "positon_id"), "position_id"),
+    (lambda view: view.words("polcy"), "policy"),
+    (lambda view: view.verify_columns("candidate", ["target_rri"]), "candidates"),
+    (lambda view: view.verify_columns("candidates", ["target_root_gian"]), "target_root_gain"),
+    (lambda view: view.to_arrow("candidate"), "candidates"),
+]
+
+
+@pytest.mark.parametrize(("read", "near"), MISSPELT)
+def test_a_misspelt_name_is_refused_with_those_that_look_like_it(
+    many: RolloutCollection, read: Callable[[Any], object], near: str
+) -> None:
+    for view in (many, many.stores[0]):
+        with pytest.raises(RollbookError, match=f"did you mean .*{near}"):
+            read(view)

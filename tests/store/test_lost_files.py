@@ -21,11 +21,11 @@ from rollbook.store.audit import (
     validity_waterfall_rows,
 )
 from rollbook.store.collection import RolloutCollection
-from rollbook.store.frames import pandas_frame
 from rollbook.store.mapped import MappedArray
 from rollbook.store.reader import RolloutZarrStoreReader
-from rollbook.store.remote import open_store
 from rollbook.store.repack import repack_store
+from rollbook.store.urls.remote import open_store
+from rollbook.store.views.frames import pandas_frame
 from rollbook.store.writer import write_rollout_zarr_store
 from rollbook.train.dataset import QHStates
 from tests.store.synthetic import make_records
@@ -237,7 +237,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def url(store: Path) -> Iterator[str]:
-    """The store behind plain HTTP. tests/store/test_remote.py does the same with S3."""
+    """The store behind plain HTTP. tests/store/urls/test_remote.py does the same with S3."""
     handler = functools.partial(_Quiet, directory=str(store.parent))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

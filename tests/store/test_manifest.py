@@ -129,7 +129,7 @@ def test_the_same_records_have_the_same_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = write_rollout_zarr_store(tmp_path / "a", spec_fixture_records())
-    monkeypatch.setattr("rollbook.store.description.utc_timestamp", lambda: "1999-01-01T00:00:00Z")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "915148800")  # 1999
     second = write_rollout_zarr_store(tmp_path / "b", spec_fixture_records())
     assert first.content_sha256 == second.content_sha256
     assert first.manifest_sha256 != second.manifest_sha256

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from rollbook.store.reader import RolloutZarrStoreReader
-from rollbook.store.remote import open_store, publish_store
 from rollbook.store.repack import repack_store
+from rollbook.store.urls.remote import open_store, publish_store
 from rollbook.store.writer import write_rollout_zarr_store
 from tests.store.synthetic import make_records, spec_fixture_records
 from tests.watched_files import Step, WatchedFiles

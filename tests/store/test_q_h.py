@@ -45,6 +45,7 @@ def plain_features(reader: RolloutZarrStoreReader) -> dict[str, Array]:
     return {"actor_features": dense}
 
 
+@pytest.mark.slow
 @STORES
 @given(varied_records(), st.sampled_from([0.0, 0.5, 0.97, 1.0, 1.5]))
 def test_the_fast_path_says_what_the_plain_definition_says(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -43,6 +44,7 @@ def plain_returns(reader: RolloutZarrStoreReader, gamma: float) -> dict[str, Arr
     }
 
 
+@pytest.mark.slow
 @STORES
 @given(varied_records(), st.sampled_from([0.0, 0.5, 0.97, 1.0]))
 def test_returns_are_what_a_loop_over_each_chain_gives(

@@ -1,21 +1,10 @@
-"""The schema is declared once; the page, the store on disk and the promise to others follow from it."""
+"""The schema is declared once; the store on disk and the promise to others follow from it."""
 
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 
-from rollbook.store.format_page import store_format_page
 from rollbook.store.schema import ROLLOUT_ZARR_SCHEMA_VERSION, TABLES
-
-PAGE = Path(__file__).parents[2] / "docs" / "store-format.md"
-
-
-def test_the_format_page_is_what_the_schema_says() -> None:
-    assert PAGE.read_text() == store_format_page(), (
-        "run: python -m rollbook.store.format_page > docs/store-format.md"
-    )
-
 
 ADDED = {
     "lineage/known_fields": "<u8",

@@ -31,6 +31,7 @@ from tests.store.synthetic import make_records, spec_fixture_records
 # -------------------------------------------------------------------------------------- round trip
 
 
+@pytest.mark.slow
 @STORES
 @given(varied_records())
 def test_every_column_is_what_a_plain_construction_says(records: list[RolloutZarrRecord]) -> None:

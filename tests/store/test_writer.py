@@ -224,15 +224,17 @@ BAD: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_record_is_refused_and_changes_nothing(tmp_path: Path, name: str) -> None:
-    change, message = BAD[name]
+def test_bad_records_are_refused_and_change_nothing(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
     first, second, third = good_records()
     options: dict[str, Any] = {"target_eval_crops_enabled": True, "target_eval_crop_max_points": 8}
     with RolloutStoreWriter(config(tmp_path / "mixed", **options)) as writer:
         writer.append(first)
-        with pytest.raises((InvalidValue, InvalidNumber), match=message):
-            writer.append(change(second))
+        for name, (change, message) in BAD.items():
+            bad = change(second)
+            with subtests.test(name), pytest.raises((InvalidValue, InvalidNumber), match=message):
+                writer.append(bad)
         writer.append(third)
         mixed = writer.finish()
     plain = write_rollout_zarr_store(

@@ -21,6 +21,7 @@ from rollbook.engines.tasks import (
     LOOK_S,
     Clock,
     Finished,
+    Pool,
     Start,
     Task,
     TaskFailure,
@@ -31,6 +32,9 @@ from rollbook.engines.tasks import (
     too_late,
 )
 from rollbook.errors import ConfigurationError
+
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SILENT_TRACKER = "ignore::UserWarning:multiprocessing.resource_tracker"
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +47,7 @@ class _Process:
     """Whether the process has got as far as receiving `start`."""
 
 
-class Processes:
+class Processes(Pool):
     def __init__(self, start: Start, workers: int) -> None:
         self.workers = workers
         self._start = start
@@ -141,6 +145,12 @@ class Processes:
         worker.process.join()
         worker.pipe.close()
 
+    def renew(self) -> None:
+        for worker in self._all:
+            if worker.task is None:
+                self._end(worker)
+        self._all = [each for each in self._all if each.task is not None]
+
     def close(self) -> None:
         for worker in self._all:
             with suppress(OSError):
@@ -168,26 +178,44 @@ def check_sendable(start: Start) -> None:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Defers SIGINT to the end of the block, and blocks it in a worker that is started meanwhile.
+    """Defers signals that raise in this process to the end of the block. A worker that is started has SIGINT blocked.
 
     The mask alone is not enough: another thread of this process can receive the signal, and Python then raises
     KeyboardInterrupt in the main thread, in the middle of starting a worker.
     """
-    resource_tracker.ensure_running()  # before blocking, because it unblocks SIGINT when it starts
+    _start_resource_tracker()  # before blocking, because it unblocks SIGINT when it starts
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    handler = signal.getsignal(signal.SIGINT)
+    handlers: dict[signal.Signals, Any] = {}
     deferred: list[int] = []
-    defers = callable(handler) and threading.current_thread() is threading.main_thread()
-    if defers:
-        signal.signal(signal.SIGINT, lambda number, frame: deferred.append(number))
+    if threading.current_thread() is threading.main_thread():
+        current = {each: signal.getsignal(each) for each in _INTERRUPTS}
+        handlers = {each: handler for each, handler in current.items() if callable(handler)}
+    for each in handlers:
+        signal.signal(each, lambda number, frame: deferred.append(number))
     try:
         yield
     finally:
-        if defers:
-            signal.signal(signal.SIGINT, handler)
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if deferred:
-            signal.raise_signal(signal.SIGINT)
+        for number in deferred[:1]:
+            signal.raise_signal(number)
+
+
+def _start_resource_tracker() -> None:
+    """Starts the process that removes the semaphores of killed workers. Without this it also prints a warning of them.
+
+    Such semaphores come from libraries, as the lock of Blosc does, and cannot be avoided.
+    """
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before, _SILENT_TRACKER)))
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = before
 
 
 def _process_main(pipe: connection.Connection, deadline: Any) -> None:

@@ -8,8 +8,8 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from rollbook.errors import ConfigurationError, RollbookError
 
@@ -17,6 +17,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[Any], Any]
 Start: TypeAlias = Callable[[], Work]
+
+LATER: Final[Any] = object()
+"""In the place of an item: there is none at the moment, ask again."""
 
 LOOK_S = 0.05
 """Seconds between two checks of the deadlines."""
@@ -64,6 +67,8 @@ class Done(Generic[Item, Result]):
     attempts: int
     seconds: float
     """Duration of the last attempt."""
+    earlier_failures: tuple[TaskFailure, ...] = ()
+    """Why the item was tried again, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +85,10 @@ class Task:
     item: Any
     number: int
     """Position of the item among all items."""
-    attempts: int = 0
     began: float = 0.0
+    """When its last attempt began, by `time.monotonic`."""
+    seconds: float = 0.0
+    failures: list[TaskFailure] = field(default_factory=list)
 
 
 class Abandoned(BaseException):
@@ -123,6 +130,14 @@ class Pool(Protocol):
 
     def finished(self, timeout_s: float | None) -> list[Finished]:
         """Waits a short time for tasks to finish, and returns those that did."""
+
+    def withdraw(self) -> list[Task]:
+        """Takes back the tasks that no worker has begun, because none is ready."""
+        return []
+
+    def renew(self) -> None:
+        """Ends idle workers, so that the next tasks get new ones. Does nothing where workers cannot be ended."""
+        return
 
     def close(self) -> None:
         """Closes idle workers after the last task."""

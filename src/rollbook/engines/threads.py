@@ -14,6 +14,7 @@ from rollbook.engines.tasks import (
     Abandoned,
     Deadline,
     Finished,
+    Pool,
     Start,
     Task,
     TaskFailure,
@@ -26,7 +27,7 @@ from rollbook.engines.tasks import (
 )
 
 
-class Inline:
+class Inline(Pool):
     workers = 1
 
     def __init__(self, start: Start) -> None:
@@ -54,7 +55,7 @@ class Inline:
         self.close()
 
 
-class Threads:
+class Threads(Pool):
     def __init__(self, start: Start, workers: int) -> None:
         self.workers = workers
         self._start = start

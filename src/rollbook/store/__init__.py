@@ -27,13 +27,6 @@ if TYPE_CHECKING:
         RolloutZarrStoreConfig as RolloutZarrStoreConfig,
         RolloutZarrWriteResult as RolloutZarrWriteResult,
     )
-    from rollbook.store.frames import (
-        arrow_table as arrow_table,
-        duckdb_columns as duckdb_columns,
-        duckdb_relation as duckdb_relation,
-        pandas_frame as pandas_frame,
-        polars_frame as polars_frame,
-    )
     from rollbook.store.manifest import (
         RolloutStoreInvocation as RolloutStoreInvocation,
         RolloutStoreManifestContext as RolloutStoreManifestContext,
@@ -50,17 +43,27 @@ if TYPE_CHECKING:
         SelectedDepth as SelectedDepth,
         TargetEvalCrop as TargetEvalCrop,
     )
-    from rollbook.store.remote import (
-        PublishedStore as PublishedStore,
-        open_store as open_store,
-        publish_store as publish_store,
-    )
     from rollbook.store.repack import (
         repack_store as repack_store,
+    )
+    from rollbook.store.shards.collection_file import (
+        open_collection as open_collection,
     )
     from rollbook.store.stored_tables import (
         StoredTables as StoredTables,
         migrate_store as migrate_store,
+    )
+    from rollbook.store.urls.remote import (
+        PublishedStore as PublishedStore,
+        open_store as open_store,
+        publish_store as publish_store,
+    )
+    from rollbook.store.views.frames import (
+        arrow_table as arrow_table,
+        duckdb_columns as duckdb_columns,
+        duckdb_relation as duckdb_relation,
+        pandas_frame as pandas_frame,
+        polars_frame as polars_frame,
     )
     from rollbook.store.writer import (
         RolloutStoreWriter as RolloutStoreWriter,
@@ -81,7 +84,7 @@ else:
                 "RolloutZarrStoreConfig",
                 "RolloutZarrWriteResult",
             ),
-            "rollbook.store.frames": (
+            "rollbook.store.views.frames": (
                 "arrow_table",
                 "duckdb_columns",
                 "duckdb_relation",
@@ -102,12 +105,13 @@ else:
                 "SelectedDepth",
                 "TargetEvalCrop",
             ),
-            "rollbook.store.remote": (
+            "rollbook.store.urls.remote": (
                 "PublishedStore",
                 "open_store",
                 "publish_store",
             ),
             "rollbook.store.repack": ("repack_store",),
+            "rollbook.store.shards.collection_file": ("open_collection",),
             "rollbook.store.stored_tables": (
                 "StoredTables",
                 "migrate_store",

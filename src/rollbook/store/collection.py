@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -20,17 +20,26 @@ from rollbook.contracts.lineage import RolloutLineage
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.row_numbers import Rows, row_number, row_numbers
 from rollbook.digest import text_hash
-from rollbook.errors import ConfigurationError, IncompatibleStores, StorageError
+from rollbook.errors import ConfigurationError, IncompatibleStores, StorageError, near_names
+from rollbook.notebook import shown_progress, table
 from rollbook.store.batches import epoch_order
 from rollbook.store.checks.validate import CollectionValidationResult
-from rollbook.store.frame_methods import FrameMethods
+from rollbook.store.listed_stores import ListedStores
 from rollbook.store.q_h import discount_of
 from rollbook.store.reader import RolloutZarrStoreReader
-from rollbook.store.remote import open_store
 from rollbook.store.row_parts import RowParts, put_rows
-from rollbook.store.schema import DICTIONARIES, ROW_COUNTS, TABLES, Column
+from rollbook.store.schema import DICTIONARIES, ROW_COUNTS, TABLES, Column, table_named
 from rollbook.store.state_rows import QHRows
-from rollbook.store.stored_tables import decoded_column
+from rollbook.store.stored_tables import decoded_column, refuse_unknown_dictionary
+from rollbook.store.urls.remote import open_store
+from rollbook.store.views.frame_methods import FrameMethods
+from rollbook.store.views.store_card import (
+    MOST_LISTED,
+    MOST_READ,
+    POLICY_COLUMNS,
+    policies_table,
+    store_card,
+)
 
 Array = NDArray[Any]
 StoreLike = str | os.PathLike[str] | RolloutZarrStoreReader
@@ -64,20 +73,26 @@ SHARED_ATTRS = (
 
 
 class RolloutCollection(FrameMethods):
-    """Takes paths, URLs and open readers. The order of the stores is the order of the rows."""
+    """Takes paths, URLs and open readers, or the stores of a collection file. Their order is the order of the rows."""
 
-    def __init__(self, stores: Iterable[StoreLike]) -> None:
-        self.stores = tuple(
-            store if isinstance(store, RolloutZarrStoreReader) else open_store(store)
-            for store in _list_of_stores(stores)
-        )
-        _check_compatible(self.stores)
+    stores: Sequence[RolloutZarrStoreReader]
+
+    def __init__(self, stores: Iterable[StoreLike] | ListedStores) -> None:
+        if isinstance(stores, ListedStores):
+            self.stores = stores  # they were compared with each other when they were listed
+        else:
+            self.stores = tuple(
+                store if isinstance(store, RolloutZarrStoreReader) else open_store(store)
+                for store in _list_of_stores(stores)
+            )
+            _check_compatible(self.stores)
         self._merged: dict[str, _Dictionary] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._arrays: dict[str, Array] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (list(self.stores),)
+        stores = self.stores
+        return type(self), (stores if isinstance(stores, ListedStores) else list(stores),)
 
     def __len__(self) -> int:
         return len(self.stores)
@@ -87,6 +102,23 @@ class RolloutCollection(FrameMethods):
             f"RolloutCollection({len(self.stores)} stores: {self.num_rollouts} rollouts, "
             f"{self.num_steps} steps, {self.num_candidates} candidates)"
         )
+
+    def _repr_html_(self) -> str:
+        """In a notebook. Stores of a collection file are not opened for it."""
+        counted = self._row_counts("rollouts")
+        stores = self.stores
+        policies = ""
+        if isinstance(stores, ListedStores):
+            places = [each.place for each in stores.listed[:MOST_LISTED]]
+        else:
+            places = [_place(each) for each in stores[:MOST_LISTED]]
+            if self.num_rollouts <= MOST_READ and all(each.fetch is None for each in stores):
+                rollouts = self.table("rollouts", POLICY_COLUMNS, global_ids=True)
+                policies = policies_table(rollouts, self.words("policy"))
+        rows = list(zip(places, counted, strict=False))
+        more = len(stores) - len(rows)
+        listed = table(("store", "rollouts"), rows, f"and {more:,} more" if more else "")
+        return store_card(f"Collection of {self.title}", self, [], listed, policies)
 
     @property
     def title(self) -> str:
@@ -120,40 +152,51 @@ class RolloutCollection(FrameMethods):
 
     def offsets(self, table: str) -> Rows:
         """The first global row of every store, and the total number of rows as last entry."""
+        table_named(table)
         return self._offsets[table]
 
     @cached_property
     def _offsets(self) -> dict[str, Rows]:
-        counts = {
-            name: [int(store.attrs.get(attr, 0)) for store in self.stores]
-            for name, attr in ROW_COUNTS.items()
+        return {
+            name: np.cumsum([0, *self._row_counts(name)], dtype=np.int64) for name in ROW_COUNTS
         }
-        return {name: np.cumsum([0, *each], dtype=np.int64) for name, each in counts.items()}
+
+    def _row_counts(self, table: str) -> list[int]:
+        if isinstance(self.stores, ListedStores):
+            return self.stores.row_counts(table)
+        return [int(store.attrs.get(ROW_COUNTS[table], 0)) for store in self.stores]
 
     def column_names(self, table: str) -> tuple[str, ...]:
         """The columns that a table has in any store."""
-        names = {name for store in self._holders(table) for name in store.column_names(table)}
+        names = {name for store in self._different(table) for name in store.column_names(table)}
         return tuple(name for name in TABLES[table].columns if name in names)
 
     def has(self, path: str) -> bool:
         """Whether any store has a column."""
         table = path.partition("/")[0]
-        return table in TABLES and any(store.has(path) for store in self._holders(table))
+        return table in TABLES and any(store.has(path) for store in self._different(table))
 
-    def _holders(self, table: str) -> list[RolloutZarrStoreReader]:
+    def _holders(self, table: str) -> Iterator[RolloutZarrStoreReader]:
         """The stores that have rows of a table; the first store if none has."""
-        counts = np.diff(self.offsets(table)).tolist()
-        held = [store for store, count in zip(self.stores, counts, strict=True) if count]
-        return held or [self.stores[0]]
+        holders = np.flatnonzero(np.diff(self.offsets(table))).tolist() or [0]
+        return (self.stores[index] for index in holders)
+
+    def _different(self, table: str) -> Iterator[RolloutZarrStoreReader]:
+        """Stores that may differ in the columns of a table. Listed stores all have the same."""
+        holders = self._holders(table)
+        return islice(holders, 1) if isinstance(self.stores, ListedStores) else holders
 
     def row_shape(self, table: str, name: str) -> tuple[int, ...]:
         """The shape of a row of a column: the widest of all stores, in every dimension."""
         path = f"{table}/{name}"
         if path not in self._shapes:
             sizes = TABLES[table].columns[name].shape
-            shapes = [sizes]
-            if any(isinstance(size, str) for size in sizes):
-                shapes = [_stored_shape(store, path) for store in self._holders(table)]
+            shapes: Iterable[tuple[Any, ...]] = [sizes]
+            if isinstance(self.stores, ListedStores):
+                known = self.stores.sizes
+                shapes = [tuple(known[s] if isinstance(s, str) else s for s in sizes)]
+            elif any(isinstance(size, str) for size in sizes):
+                shapes = [stored_row_shape(store, path) for store in self._holders(table)]
             self._shapes[path] = tuple(max(each) for each in zip(*shapes, strict=True))
         return self._shapes[path]
 
@@ -215,7 +258,9 @@ class RolloutCollection(FrameMethods):
         if path not in self._arrays:
             table, _, name = path.partition("/")
             if table not in TABLES:
-                raise StorageError(path=path, detail="there is no such column in the schema")
+                near = near_names(table, TABLES)
+                detail = f"there is no such column in the schema; {near}"
+                raise StorageError(path=path, detail=detail)
             values = self.table(table, (name,), global_ids=True)[name]
             values.flags.writeable = False
             self._arrays[path] = values
@@ -298,11 +343,10 @@ class RolloutCollection(FrameMethods):
 
     def _column(self, table: str, name: str, parts: RowParts, global_ids: bool) -> Array:
         column = TABLES[table].columns.get(name)
-        if column is None:
-            raise StorageError(
-                path=f"{table}/{name}", detail="there is no such column in the schema"
-            )
         path = f"{table}/{name}"
+        if column is None:
+            near = near_names(name, self.column_names(table))
+            raise StorageError(path=path, detail=f"there is no such column in the schema; {near}")
         taken = [self.stores[index].array(path)[rows] for index, rows, _ in parts.each]
         if global_ids:
             taken = [
@@ -324,7 +368,7 @@ class RolloutCollection(FrameMethods):
             recoded: Array = self._dictionary(column.words).codes[index][values]
             return recoded
         if column.name == "policy_revision_index":
-            offset = sum(len(store.stated_policy_revisions) for store in self.stores[:index])
+            offset = int(self._revision_offsets[index])
         elif column.name in ROW_IDS:
             offset = int(self.offsets(ROW_IDS[column.name])[index])
         else:
@@ -350,14 +394,17 @@ class RolloutCollection(FrameMethods):
             for digest, revision in store.policy_revisions.items()
         }
 
+    @cached_property
+    def _revision_offsets(self) -> Rows:
+        return np.cumsum([0, *(len(store.stated_policy_revisions) for store in self.stores)])
+
     @property
     def stated_policy_revisions(self) -> Sequence[PolicyRevision]:
         """The learned policies as records describe them. A global `lineage/policy_revision_index` counts them."""
         return [each for store in self.stores for each in store.stated_policy_revisions]
 
     def _dictionary(self, name: str) -> _Dictionary:
-        if name not in DICTIONARIES:
-            raise ConfigurationError(message=f"there is no dictionary {name!r}: {DICTIONARIES}")
+        refuse_unknown_dictionary(name)
         if name not in self._merged:
             self._merged[name] = _Dictionary([store.words(name) for store in self.stores])
         return self._merged[name]
@@ -436,9 +483,22 @@ class RolloutCollection(FrameMethods):
                 yield states.take_existing(order[number * size : (number + 1) * size])
             epoch, first = epoch + 1, 0
 
-    def validate(self, *, deep: bool = False) -> CollectionValidationResult:
-        """Validate every store. That they belong together was checked when the collection was made."""
-        return CollectionValidationResult(tuple(store.validate(deep=deep) for store in self.stores))
+    def validate(
+        self, *, deep: bool = False, on_store: Callable[[int, int], None] | None = None
+    ) -> CollectionValidationResult:
+        """Validate every store. That they belong together was checked when the collection was made.
+
+        `on_store` is called with the number of stores that were validated and of all stores.
+        """
+        stores, results = self.stores, []
+        with shown_progress("validating stores", on_store) as progress:
+            for index in range(len(stores)):
+                if isinstance(stores, ListedStores):
+                    results.append(stores.validate(index, deep))
+                else:
+                    results.append(stores[index].validate(deep=deep))
+                progress(index + 1, len(stores))
+        return CollectionValidationResult(tuple(results))
 
 
 class _Dictionary:
@@ -454,7 +514,7 @@ class _Dictionary:
         self.words = tuple(merged)
 
 
-def _stored_shape(store: RolloutZarrStoreReader, path: str) -> tuple[int, ...]:
+def stored_row_shape(store: RolloutZarrStoreReader, path: str) -> tuple[int, ...]:
     """The shape of a row from the metadata of the array, so that a remote array is not fetched for it."""
     metadata = json.loads(store.local(f"{path}/zarr.json").read_bytes())
     return tuple(int(size) for size in metadata["shape"][1:])
@@ -495,7 +555,7 @@ def _check_compatible(stores: Sequence[RolloutZarrStoreReader]) -> None:
         for attr in SHARED_ATTRS:
             _check_same(first, store, attr, first.attrs.get(attr), store.attrs.get(attr))
         _check_same(first, store, "actor feature count", _features(first), _features(store))
-    _check_rollout_ids(stores)
+    check_rollout_ids(stores)
 
 
 def _check_same(
@@ -513,10 +573,10 @@ def _refused(
 
 def _features(store: RolloutZarrStoreReader) -> int:
     path = "q_h/actor_features"
-    return _stored_shape(store, path)[-1] if store.has(path) else 0
+    return stored_row_shape(store, path)[-1] if store.has(path) else 0
 
 
-def _check_rollout_ids(stores: Sequence[RolloutZarrStoreReader]) -> None:
+def check_rollout_ids(stores: Sequence[RolloutZarrStoreReader]) -> None:
     """Compare hashes of the ids first: thousands of stores then need 8 bytes per rollout instead of its name."""
     hashes = [np.fromiter(map(text_hash, store.words("rollout")), np.uint64) for store in stores]
     owners = np.repeat(np.arange(len(stores)), [len(each) for each in hashes])
@@ -524,8 +584,9 @@ def _check_rollout_ids(stores: Sequence[RolloutZarrStoreReader]) -> None:
     order = np.argsort(together, kind="stable")
     again = np.flatnonzero(together[order][1:] == together[order][:-1])
     for at in again.tolist():
-        one, other = (stores[int(owners[order[place]])] for place in (at, at + 1))
+        first, second = (int(owners[order[place]]) for place in (at, at + 1))
+        one, other = stores[first], stores[second]
         shared = sorted(set(one.words("rollout")) & set(other.words("rollout")))
-        if one is not other and shared:
+        if first != second and shared:
             more = f" and {len(shared) - 1} more" if len(shared) > 1 else ""
             raise _refused(one, other, f"both hold the rollout {shared[0]!r}{more}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.reasons import (
     INVALID_REASON_CODES,
     INVALID_REASON_VERSION,
@@ -23,7 +25,7 @@ from rollbook.store.manifest import (
     ROLLOUT_MANIFEST_VERSION,
     STORE_KIND,
     RolloutStoreManifestContext,
-    utc_timestamp,
+    created_timestamp,
 )
 from rollbook.store.rasters import CODEC_LABEL
 from rollbook.store.schema import (
@@ -34,16 +36,46 @@ from rollbook.store.schema import (
     TABLES,
     TD_SEMANTICS,
 )
-from rollbook.store.tables import StoreTables
+from rollbook.store.tables import Words
 
 _CROP_ROLES = ("current_eval", "candidate_eval")
+
+
+class DescribedTables(Protocol):
+    """What a description needs of the rows of a store. StoreTables has it while records are added."""
+
+    @property
+    def words(self) -> Mapping[str, Words]: ...
+    @property
+    def policy_revisions(self) -> Mapping[str, PolicyRevision]: ...
+    @property
+    def stated_revisions(self) -> Sequence[PolicyRevision]: ...
+    @property
+    def num_rollouts(self) -> int: ...
+    @property
+    def num_steps(self) -> int: ...
+    @property
+    def num_candidates(self) -> int: ...
+    @property
+    def horizon(self) -> int: ...
+    @property
+    def widest(self) -> int: ...
+    @property
+    def feature_count(self) -> int | None: ...
+
+    def count(self, table: str) -> int: ...
+    def small(self, table: str) -> Mapping[str, NDArray[Any]]: ...
 
 
 class StoreDescription:
     """The metadata for the rows of a writer and its config."""
 
     def __init__(
-        self, config: RolloutZarrStoreConfig, tables: StoreTables, depth_rows: int, crop_rows: int
+        self,
+        config: RolloutZarrStoreConfig,
+        tables: DescribedTables,
+        depth_rows: int,
+        crop_rows: int,
     ) -> None:
         self._config = config
         self._tables = tables
@@ -52,7 +84,7 @@ class StoreDescription:
 
     def manifest(self, context: RolloutStoreManifestContext) -> dict[str, Any]:
         """The manifest without the list of files."""
-        created = utc_timestamp()
+        created = created_timestamp()
         return {
             "manifest_version": ROLLOUT_MANIFEST_VERSION,
             "schema_id": ROLLOUT_ZARR_SCHEMA_ID,

@@ -1,9 +1,8 @@
-"""docs/store-format.md, from the schema: `python -m rollbook.store.format_page > docs/store-format.md`."""
+"""docs/reference/store-format.md, from the schema; `make reference` writes it."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable
 
 from rollbook.contracts.reasons import INVALID_REASON_VERSION, TARGET_REASON_VERSION
@@ -76,6 +75,11 @@ files, no network, no settings. Whatever is wrong with a query is a `Configurati
 validation work as on one store, with row ids and codes of the collection. `array`, frames and audits copy the columns
 that they need into memory; `batches` does not. What belongs to one folder (`root`, `local`, manifests) is reached
 through `collection.stores`.
+
+`open_collection(place)` opens the stores that a `collection.json` lists ([campaigns](../guides/campaigns.md)):
+their sizes come from the file, and a store is opened when its rows are read. Beside its own files a store may have
+`_owner.json` and `_SUCCESS.json`, which a campaign adds to a finished shard; they are no part of the store, and are
+neither repacked nor published.
 
 ## Policy revisions
 
@@ -150,7 +154,3 @@ def _codes_part() -> str:
         for kind, names in FIXED_WORDS.items()
     ]
     return "\n".join(["## Codes\n", *lines])
-
-
-if __name__ == "__main__":
-    sys.stdout.write(store_format_page())

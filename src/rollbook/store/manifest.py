@@ -14,9 +14,14 @@ from typing import Any, Literal
 
 from rollbook.digest import digest_of, sha256
 from rollbook.errors import ChecksumMismatch, ConfigurationError, StorageError
+from rollbook.moment import now_ms
 
 ROLLOUT_MANIFEST_FILENAME = "manifest.json"
 ROLLOUT_MANIFEST_VERSION = "rollout-store-manifest-v1"
+ROLLOUT_SHARD_OWNER_FILENAME = "_owner.json"
+ROLLOUT_SHARD_SUCCESS_FILENAME = "_SUCCESS.json"
+SHARD_SIDECARS = frozenset({ROLLOUT_SHARD_OWNER_FILENAME, ROLLOUT_SHARD_SUCCESS_FILENAME})
+"""Files that a campaign writes into the folder of a finished shard. They are about the store, and no part of it."""
 STORE_KIND = "standalone_rollout_zarr_shard"
 _CONTENT_DOMAIN = "rollbook.rollout_store_content.v1"
 _PACKAGES = ("rollbook", "numpy", "zarr", "msgspec", "xxhash")
@@ -126,9 +131,11 @@ def _git_state(folder: Path) -> dict[str, Any]:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
+    # without the lock that `status` takes to refresh its index: a killed run would leave the repository locked
+    command = ["git", "--no-optional-locks", *arguments]
     try:
         done = subprocess.run(
-            ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=5, check=False
+            command, cwd=folder, capture_output=True, text=True, timeout=5, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -136,7 +143,16 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def utc_timestamp() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _timestamp(datetime.now(UTC))
+
+
+def created_timestamp() -> str:
+    """The time that a manifest states; SOURCE_DATE_EPOCH replaces it."""
+    return _timestamp(datetime.fromtimestamp(now_ms() // 1000, UTC))
+
+
+def _timestamp(when: datetime) -> str:
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def json_bytes(payload: Mapping[str, Any], what: str) -> bytes:
@@ -186,6 +202,14 @@ class StoreManifest:
     @property
     def files(self) -> FileSums:
         return {path: (size, digest) for path, (size, digest) in self.payload["files"].items()}
+
+
+def stated_source(manifest: Mapping[str, Any]) -> str | None:
+    """The place of the source store, as the config of the writer states it."""
+    found: Any = manifest
+    for key in ("generation", "writer_config", "source", "store_dir"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, str) and found else None
 
 
 def read_manifest(store_dir: Path) -> StoreManifest:

@@ -7,7 +7,8 @@ can read the array too.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ Array = NDArray[Any]
 CODEC_LABEL = "blosc:zstd:clevel=3:shuffle"
 _LEVEL = 3
 _INDEX = np.dtype("<u8")
+_ABSENT = np.iinfo(_INDEX).max
+"""Place and size of a frame that the last shard does not have."""
 
 
 def blosc(typesize: int) -> Any:
@@ -53,10 +56,18 @@ def shard_key(shard: int) -> str:
     return f"c.{shard}.0.0"
 
 
+def frames_of_shard(data: bytes, frames_per_shard: int) -> Iterator[bytes]:
+    """The encoded frames of a shard file, in order."""
+    index = np.frombuffer(data[-16 * frames_per_shard :], _INDEX).reshape(frames_per_shard, 2)
+    for offset, size in index[index[:, 1] != _ABSENT].tolist():
+        yield data[offset : offset + size]
+
+
 class FrameWriter:
     """Appends frames to a sharded array. Each shard holds `frames_per_shard` frames.
 
-    The pool makes and encodes frames while the caller continues. At most two shards are in memory.
+    The pool makes and encodes frames while the caller continues. At most two shards are in memory. A writer that only
+    gets encoded frames needs no pool.
     """
 
     def __init__(
@@ -66,7 +77,7 @@ class FrameWriter:
         frame_shape: tuple[int, ...],
         fill: Any,
         frames_per_shard: int,
-        pool: Executor,
+        pool: Executor | None = None,
     ) -> None:
         self._pool = pool
         self._folder = folder
@@ -82,7 +93,17 @@ class FrameWriter:
 
     def append(self, frame: Callable[[], Array]) -> None:
         """Add a frame. The pool calls `frame` to make it."""
-        self._pending.append(self._pool.submit(self._encoded, frame))
+        assert self._pool is not None
+        self._add(self._pool.submit(self._encoded, frame))
+
+    def append_encoded(self, frame: bytes) -> None:
+        """Add a frame that was encoded with `codecs`."""
+        encoded: Future[bytes] = Future()
+        encoded.set_result(frame)
+        self._add(encoded)
+
+    def _add(self, frame: Future[bytes]) -> None:
+        self._pending.append(frame)
         self._frames += 1
         if len(self._pending) == self._per_shard:
             self._write_shard()
@@ -100,7 +121,7 @@ class FrameWriter:
             return
         frames = [each.result() for each in self._encoding]
         sizes = np.array([len(frame) for frame in frames], _INDEX)
-        index = np.full((self._per_shard, 2), np.iinfo(_INDEX).max, _INDEX)
+        index = np.full((self._per_shard, 2), _ABSENT, _INDEX)
         index[: len(sizes), 0] = np.cumsum(sizes) - sizes
         index[: len(sizes), 1] = sizes
         data = b"".join([*frames, index.tobytes()])
@@ -123,8 +144,9 @@ class FrameWriter:
         self._put(METADATA_FILE, text)
         return {METADATA_FILE: (len(text), checksum(text)), **self._files}
 
-    def _metadata(self) -> dict[str, Any]:
-        frame = list(self._frame_shape)
+    @property
+    def codecs(self) -> list[dict[str, Any]]:
+        """How frames are encoded, as in the metadata of the array."""
         plain = {"name": "bytes", "configuration": {"endian": "little"}}
         inner = {
             "name": "blosc",
@@ -137,11 +159,15 @@ class FrameWriter:
             },
         }
         sharding = {
-            "chunk_shape": [1, *frame],
+            "chunk_shape": [1, *self._frame_shape],
             "codecs": [plain if self._dtype.itemsize > 1 else {"name": "bytes"}, inner],
             "index_codecs": [plain],
             "index_location": "end",
         }
+        return [{"name": "sharding_indexed", "configuration": sharding}]
+
+    def _metadata(self) -> dict[str, Any]:
+        frame = list(self._frame_shape)
         return {
             "zarr_format": 3,
             "node_type": "array",
@@ -153,7 +179,7 @@ class FrameWriter:
             },
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
             "fill_value": encode_fill(self._fill),
-            "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+            "codecs": self.codecs,
             "attributes": {},
             "storage_transformers": [],
         }
@@ -180,6 +206,10 @@ class FrameReader:
         try:
             with open(path, "rb") as file:
                 offset, size = self._index(shard, file)[place].tolist()
+                if offset + size > file.seek(0, os.SEEK_END):
+                    raise StorageError(
+                        path=str(path), detail="cannot be read (its index is damaged)"
+                    )
                 file.seek(offset)
                 data = file.read(size)
         except OSError as error:

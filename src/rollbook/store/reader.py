@@ -14,12 +14,18 @@ from rollbook.store.checks.validate import (
     RolloutZarrValidationResult,
     validate_rollout_zarr_store,
 )
-from rollbook.store.frame_methods import FrameMethods
 from rollbook.store.lineage_rows import LineageRows
 from rollbook.store.q_h import q_h_for_gamma
 from rollbook.store.rasters import depth_of_step
 from rollbook.store.returns import returns_of
 from rollbook.store.stored_tables import Array, StoredTables
+from rollbook.store.views.frame_methods import FrameMethods
+from rollbook.store.views.store_card import (
+    MOST_READ,
+    POLICY_COLUMNS,
+    policies_table,
+    store_card,
+)
 
 
 class RolloutZarrStoreReader(StoredTables, FrameMethods):
@@ -93,3 +99,15 @@ class RolloutZarrStoreReader(StoredTables, FrameMethods):
 
     def validate(self, *, deep: bool = False) -> RolloutZarrValidationResult:
         return validate_rollout_zarr_store(self.local(""), deep=deep)
+
+    def _repr_html_(self) -> str:
+        """In a notebook. The gains of a remote or very large store are not read for it."""
+        policies = ""
+        if self.fetch is None and self.num_rollouts <= MOST_READ:
+            policies = policies_table(self.table("rollouts", POLICY_COLUMNS), self.words("policy"))
+        facts = [
+            ("split", ", ".join(self.words("split"))),
+            ("content", str(self.store_manifest.payload["content_sha256"])),
+            ("place", str(self.store_dir)),
+        ]
+        return store_card(f"Rollout store {self.title}", self, facts, policies)

@@ -1,4 +1,4 @@
-"""Every table and column of a rollout store, declared once. Writer, reader, checks and docs/store-format.md use it.
+"""Every table and column of a rollout store, for writer, reader, checks and docs/reference/store-format.md.
 
 A store is a Zarr 3 hierarchy: one group per table, one array per column. All columns of a table have the same number
 of rows. Row ids are dense, 0..n-1 in write order, except `source_row_id`, which is the index in the source. Invalid
@@ -19,6 +19,7 @@ from rollbook.contracts.reasons import (
     STRATEGY_NAMES,
     TARGET_INVALID_REASON_CODES,
 )
+from rollbook.errors import ConfigurationError, near_names
 
 ROLLOUT_ZARR_SCHEMA_ID = "rollbook.rollout_store"
 ROLLOUT_ZARR_SCHEMA_VERSION = "1.0-target-rollout-core"
@@ -537,6 +538,14 @@ TABLES: Mapping[str, Table] = {
     )
 }
 REQUIRED_GROUPS = ("metadata", "dictionaries", *TABLES)
+
+
+def table_named(name: str) -> Table:
+    """The table. Another name is refused with the names that look like it."""
+    if name not in TABLES:
+        raise ConfigurationError(message=f"there is no table {name!r}; {near_names(name, TABLES)}")
+    return TABLES[name]
+
 
 ROW_COUNTS: Mapping[str, str] = {
     "sources": "num_sources",

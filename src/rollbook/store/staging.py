@@ -6,12 +6,14 @@ import os
 import re
 import shutil
 import uuid
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from rollbook.digest import checksum
 from rollbook.errors import LeaseHeld, StorageError, TargetExists
 from rollbook.files import locked, make_folders, promote_folder, write_errors
 from rollbook.store.manifest import (
@@ -50,10 +52,13 @@ class StagedStore:
         self._replace = replace
         self._kept_because = kept_because
         self._lock = ExitStack()
-        self._finished = False
+        self._process = os.getpid()
 
     def __enter__(self) -> StagedStore:
         self._refuse_existing()
+        # Ctrl-C can come between any two steps, also before `__exit__` has done anything. Then the folder is removed as
+        # soon as nobody has this object any more, at the latest when the interpreter ends.
+        self._removal = weakref.finalize(self, _remove, self.folder, self._process)
         self._acquire()
         try:
             self._refuse_existing()
@@ -61,7 +66,7 @@ class StagedStore:
             with write_errors(self.folder):
                 self.folder.mkdir(parents=True)
         except BaseException:
-            self._lock.close()
+            self._close()
             raise
         return self
 
@@ -87,10 +92,10 @@ class StagedStore:
                 if self.final.is_symlink()
                 else self._kept_because(self.final)
             )
-        if not self._replace:
-            raise TargetExists(path=str(self.final), detail="pass replace=True to replace it")
         if why is not None:
             raise TargetExists(path=str(self.final), detail=f"{why}, so it stays")
+        if not self._replace:
+            raise TargetExists(path=str(self.final), detail="pass replace=True to replace it")
 
     def _sweep(self) -> None:
         """Remove what a killed writer left behind. The lock ensures that no other writer of this store is running."""
@@ -103,6 +108,17 @@ class StagedStore:
             # a replaced store is removed only if the store that replaced it exists
             if stages.fullmatch(each) or (replaced.fullmatch(each) and self.final.is_dir()):
                 shutil.rmtree(self.final.with_name(each), ignore_errors=True)
+
+    def write_groups(self, groups: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[int, str]]:
+        """Write the attributes of every group. Returns size and checksum of every file."""
+        files = {}
+        for name, attrs in groups.items():
+            data = group_metadata(attrs)
+            with write_errors(self.folder / name):
+                (self.folder / name).mkdir(exist_ok=True)
+                (self.folder / name / "zarr.json").write_bytes(data)
+            files[f"{name}/zarr.json"] = (len(data), checksum(data))
+        return files
 
     def finish(self, described: Mapping[str, Any], files: FileSums) -> dict[str, Any]:
         """Write the manifest and the root group, then rename the folder to its final name. Returns the manifest."""
@@ -124,7 +140,7 @@ class StagedStore:
     def promote(self) -> None:
         """Rename the folder to its final name. Its manifest must have been written."""
         promote_folder(self.folder, self.final, replace=self._replace)
-        self._finished = True
+        self._removal.detach()
 
     def __exit__(
         self,
@@ -132,8 +148,17 @@ class StagedStore:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._close()
+
+    def _close(self) -> None:
         try:
-            if not self._finished:
-                shutil.rmtree(self.folder, ignore_errors=True)
+            if self._removal.alive:  # it was not promoted
+                _remove(self.folder, self._process)
+                self._removal.detach()
         finally:
             self._lock.close()
+
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # a forked process has a copy of the object, but not the folder
+        shutil.rmtree(folder, ignore_errors=True)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 import numpy as np
@@ -30,10 +30,12 @@ from rollbook.store.coded_words import coded_words
 from rollbook.store.manifest import StoreManifest, read_manifest
 from rollbook.store.mapped import MappedArray, is_raw
 from rollbook.store.schema import (
+    DICTIONARIES,
     ROLLOUT_ZARR_SCHEMA_ID,
     ROLLOUT_ZARR_SCHEMA_VERSION,
     ROW_COUNTS,
     TABLES,
+    table_named,
 )
 from rollbook.store.stored_files import StoredFiles
 
@@ -75,7 +77,7 @@ class StoredTables:
     # ----------------------------------------------------------------------------------- metadata
 
     @property
-    def stores(self) -> tuple[StoredTables, ...]:
+    def stores(self) -> tuple[Self, ...]:
         """This store alone. A collection has several."""
         return (self,)
 
@@ -121,7 +123,7 @@ class StoredTables:
 
     def column_names(self, table: str) -> tuple[str, ...]:
         """The columns of a table in this store. An optional table that was not kept has none."""
-        return tuple(name for name in TABLES[table].columns if self.has(f"{table}/{name}"))
+        return tuple(name for name in table_named(table).columns if self.has(f"{table}/{name}"))
 
     def has(self, path: str) -> bool:
         """Whether the store has a column. The manifest decides: a column whose files are lost is not an absent one."""
@@ -143,6 +145,9 @@ class StoredTables:
 
     def verify_columns(self, table: str, columns: Sequence[str]) -> None:
         """Compare every byte of these columns, and of the words of their codes, with the manifest."""
+        for name in columns:  # a misspelt one would be passed over without a word
+            if name not in table_named(table).columns:
+                raise self._no_column(f"{table}/{name}")
         arrays = {self._place(f"{table}/{name}")[0]: None for name in columns}
         for path in (*arrays, "dictionaries/zarr.json"):
             self.local(path)
@@ -177,11 +182,7 @@ class StoredTables:
         if index is not None:
             return self.array(place)[:, index]
         if not self.has(path):
-            table, _, name = path.partition("/")
-            known = self.column_names(table) if table in TABLES else tuple(TABLES)
-            near = near_names(name if table in TABLES else table, known)
-            detail = f"there is no such column in this store; {near}"
-            raise StorageError(path=str(self.store_dir / path), detail=detail)
+            raise self._no_column(path)
         folder = self.local(path)
         if is_raw(folder):
             return MappedArray.open(folder).view()
@@ -192,6 +193,13 @@ class StoredTables:
         values: Array = np.asarray(array[...])
         values.flags.writeable = False
         return values
+
+    def _no_column(self, path: str) -> StorageError:
+        table, _, name = path.partition("/")
+        known = self.column_names(table) if table in TABLES else tuple(TABLES)
+        near = near_names(name if table in TABLES else table, known)
+        detail = f"there is no such column in this store; {near}"
+        return StorageError(path=str(self.store_dir / path), detail=detail)
 
     def table(
         self, name: str, columns: Sequence[str] | None = None, rows: slice | Array | None = None
@@ -205,6 +213,7 @@ class StoredTables:
         """Negative row ids are refused: -1 means "none" in a store, and numpy would take it for the last row."""
         if rows is None or isinstance(rows, slice):
             return rows or slice(None)
+        table_named(table)
         return row_numbers(rows, int(self.attrs.get(ROW_COUNTS[table], 0)), table)
 
     @cached_property
@@ -234,7 +243,9 @@ class StoredTables:
             raise StorageError(path=str(path), detail=detail) from error
 
     def words(self, dictionary: str) -> tuple[str, ...]:
-        return self.dictionaries[dictionary]
+        found = self.dictionaries
+        refuse_unknown_dictionary(dictionary)
+        return found[dictionary]
 
     def decoded(
         self, table: str, column: str, rows: slice | Array | None = None
@@ -275,6 +286,12 @@ class StoredTables:
             return slice(0, 0)
         last = int(self.array("steps/num_candidates")[steps][-1])
         return slice(int(offsets[0]), int(offsets[-1]) + last)
+
+
+def refuse_unknown_dictionary(name: str) -> None:
+    if name not in DICTIONARIES:
+        near = near_names(name, DICTIONARIES)
+        raise ConfigurationError(message=f"there is no dictionary {name!r}; {near}")
 
 
 def decoded_column(

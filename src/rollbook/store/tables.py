@@ -6,7 +6,7 @@ once and handed out in blocks; sources, targets, chains and words stay in memory
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.contracts.lineage import RolloutLineage
-from rollbook.contracts.policy import PolicyRevision, merged, revision_conflict
+from rollbook.contracts.policy import (
+    PolicyRevision,
+    merged,
+    revision_conflict,
+    revision_identity,
+)
 from rollbook.contracts.read_only import read_only
 from rollbook.contracts.reasons import VALID_BITSET, primary_target_reasons
 from rollbook.store.candidate_columns import (
@@ -105,7 +110,7 @@ class StoreTables:
         source_row_id = record.lineage.resolved_source_row_id()
         self._check_source(source_row_id, record.lineage)
         self._check_target(source_row_id, record.lineage)
-        revision = self._joined_revision(record.lineage)
+        revision = joined_revision(self.policy_revisions.values(), record.lineage.policy_revision)
         # all checks are done: the changes start here
         if revision is not None:
             self.policy_revisions[revision.policy_digest] = revision
@@ -230,21 +235,6 @@ class StoreTables:
                 repr(record.rollout_id_prefix),
                 "a name that no earlier record of the store has",
             )
-
-    def _joined_revision(self, lineage: RolloutLineage) -> PolicyRevision | None:
-        """The policy revision of a record, with what earlier records said about it."""
-        revision = lineage.policy_revision
-        if revision is None:
-            return None
-        identity = (revision.policy_family, revision.revision_id)
-        for known in self.policy_revisions.values():
-            same = (known.policy_family, known.revision_id) == identity
-            if same or known.policy_digest == revision.policy_digest:
-                conflict = revision_conflict("store", None, known, revision)
-                if conflict is not None:
-                    raise conflict
-                return merged(known, revision)
-        return revision
 
     def _check_source(self, row_id: int, lineage: RolloutLineage) -> None:
         if row_id < 0:
@@ -413,11 +403,30 @@ class StoreTables:
         }
 
     def _stated_index(self, revision: PolicyRevision | None) -> int | None:
-        if revision is None:
-            return None
-        if revision not in self.stated_revisions:
-            self.stated_revisions.append(revision)
-        return self.stated_revisions.index(revision)
+        return None if revision is None else stated_index(self.stated_revisions, revision)
+
+
+def stated_index(stated: list[PolicyRevision], revision: PolicyRevision) -> int:
+    """The index of a revision among those that records state. A new one is added."""
+    if revision not in stated:
+        stated.append(revision)
+    return stated.index(revision)
+
+
+def joined_revision(
+    known: Iterable[PolicyRevision], revision: PolicyRevision | None
+) -> PolicyRevision | None:
+    """The policy revision of a record, with what earlier records said about it."""
+    if revision is None:
+        return None
+    identity = revision_identity(revision)
+    for each in known:
+        if revision_identity(each) == identity or each.policy_digest == revision.policy_digest:
+            conflict = revision_conflict("store", None, each, revision)
+            if conflict is not None:
+                raise conflict
+            return merged(each, revision)
+    return revision
 
 
 def _selector_index(lineage: RolloutLineage) -> int | None:

@@ -21,26 +21,20 @@ from numpy.typing import NDArray
 
 from rollbook.contracts.read_only import read_only
 from rollbook.contracts.reasons import INVALID_REASON_VERSION
-from rollbook.digest import checksum
 from rollbook.errors import InvalidValue, StorageError
-from rollbook.files import write_errors
 from rollbook.store.candidate_columns import AddedRecord
 from rollbook.store.config import RolloutZarrStoreConfig, RolloutZarrWriteResult
+from rollbook.store.derived_views import write_derived_views
 from rollbook.store.description import StoreDescription
+from rollbook.store.growing_columns import GrowingColumns
 from rollbook.store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     RolloutStoreManifestContext,
-    group_metadata,
     json_bytes,
 )
-from rollbook.store.mapped import MappedArray
-from rollbook.store.q_h import CANDIDATE_COLUMNS, STEP_COLUMNS, q_h_block
 from rollbook.store.rasters import FrameWriter, stored_depth
-from rollbook.store.raw_array import AppendingArrayWriter, RawArrayWriter
-from rollbook.store.raw_layout import chunk_rows_for, page_rows, row_bytes
 from rollbook.store.record_checks import check_crops, checked_depth, named_steps
 from rollbook.store.records import RolloutStep, RolloutZarrRecord, SelectedDepth
-from rollbook.store.returns import returns_block
 from rollbook.store.schema import DEFAULT_RETURN_SEMANTICS, TABLES
 from rollbook.store.staging import StagedStore
 from rollbook.store.tables import StoreTables
@@ -51,8 +45,6 @@ _BLOCK_ROWS = 1 << 16
 """Number of candidates that are collected before they are written."""
 _BLOCK_BYTES = 64 << 20
 """Bytes of images and points that collected records may keep in memory."""
-_BLOCK_STEPS = 4096
-"""Number of steps, rounded up to complete chains, whose derived views are computed at one time."""
 _CLOSED = {
     "new": "the writer is not open: use it in a `with` block",
     "failed": "writing failed before, so nothing can be added or finished; start again",
@@ -128,7 +120,7 @@ class RolloutStoreWriter:
         self._staged = StagedStore(Path(config.store_dir), replace=config.replace)
         self._stage = self._staged.folder
         self._tables = StoreTables()
-        self._columns: dict[str, AppendingArrayWriter] = {}
+        self._columns = GrowingColumns(self._stage)
         self._frames: dict[str, FrameWriter] = {}
         self._pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="frames")
         self._files: dict[str, tuple[int, str]] = {}
@@ -263,24 +255,8 @@ class RolloutStoreWriter:
         for name, values in rows.items():
             column = TABLES[table].columns[name]
             shape = tuple((sizes or {})[s] if isinstance(s, str) else s for s in column.shape)
-            writer = self._column(table, name, shape)
+            writer = self._columns.writer(table, name, shape)
             writer.append(np.asarray(values, column.numpy).reshape(len(values), *writer.row_shape))
-
-    def _column(self, table: str, name: str, row_shape: tuple[int, ...]) -> AppendingArrayWriter:
-        """The writer of a column, or of an array that holds several columns side by side."""
-        path = f"{table}/{name}"
-        if path not in self._columns:
-            column = TABLES[table].columns.get(name)
-            packed = TABLES[table].packed().get(name)
-            self._columns[path] = AppendingArrayWriter(
-                self._stage / path,
-                np.float32 if column is None else column.numpy,
-                row_shape,
-                fill_value=np.nan if column is None else column.fill,
-                attributes=None if packed is None else {"columns": packed},
-                elide=True,
-            )
-        return self._columns[path]
 
     def _start_optional_tables(self) -> None:
         """An optional payload that is enabled gets its columns even if no record has a step."""
@@ -305,7 +281,7 @@ class RolloutStoreWriter:
         for array, names in TABLES[table].packed().items():
             columns[array] = np.stack([columns.pop(name) for name in names], axis=1)
         for name, values in columns.items():
-            self._column(table, name, values.shape[1:]).append(values)
+            self._columns.append(table, name, values)
 
     # ---------------------------------------------------------------------------------- finishing
 
@@ -330,13 +306,12 @@ class RolloutStoreWriter:
         self._start_optional_tables()
         for table in ("sources", "rollouts", "lineage", "targets"):
             self._append_columns(table, self._tables.small(table))
-        for path, writer in self._columns.items():
-            self._record_files(path, writer.close())
+        self._files |= self._columns.close()
         for name, frames in self._frames.items():
             self._record_files(f"selected_depth/{name}", frames.close())
-        self._write_derived()
+        self._files |= write_derived_views(self._stage, self._tables, self.config)
         description = StoreDescription(self.config, self._tables, self._depth_rows, self._crop_rows)
-        self._write_groups(description.groups())
+        self._files |= self._staged.write_groups(description.groups())
         manifest = self._staged.finish(description.manifest(self._context), self._files)
         return RolloutZarrWriteResult(
             store_dir=self._staged.final,
@@ -348,78 +323,8 @@ class RolloutStoreWriter:
             content_sha256=manifest["content_sha256"],
         )
 
-    def _write_groups(self, groups: Mapping[str, Mapping[str, Any]]) -> None:
-        for name, attrs in groups.items():
-            data = group_metadata(attrs)
-            with write_errors(self._stage):
-                (self._stage / name).mkdir(exist_ok=True)
-                (self._stage / name / "zarr.json").write_bytes(data)
-            self._files[f"{name}/zarr.json"] = (len(data), checksum(data))
-
     def _record_files(self, path: str, files: Mapping[str, tuple[int, str]]) -> None:
         self._files |= {f"{path}/{name}": sums for name, sums in files.items()}
-
-    def _write_derived(self) -> None:
-        """Compute the dense view and the returns from the written columns, a block of complete chains at a time."""
-        steps = self._mapped("steps", STEP_COLUMNS)
-        features = ("actor_features",) if self._tables.feature_count else ()
-        candidates = self._mapped("candidates", (*CANDIDATE_COLUMNS, *features))
-        rollouts = self._tables.small("rollouts")
-        writers: dict[str, RawArrayWriter] = {}
-        for first, end in _chain_blocks(rollouts, self._tables.num_steps):
-            part = {name: values[first:end] for name, values in steps.items()}
-            rows = _candidate_rows(part)
-            shells = {name: values[rows] for name, values in candidates.items()}
-            for path, values in self._derived_block(part, rollouts, shells).items():
-                self._derived(writers, path, values).write(first, values)
-        for path, writer in writers.items():
-            self._record_files(path, writer.close())
-
-    def _mapped(self, table: str, names: Sequence[str]) -> dict[str, Array]:
-        return {name: MappedArray.open(self._stage / table / name).view() for name in names}
-
-    def _derived_block(
-        self, steps: Mapping[str, Array], rollouts: Mapping[str, Array], shells: Mapping[str, Array]
-    ) -> dict[str, Array]:
-        """The derived columns of a block, by their path in the store."""
-        gamma = self.config.discount_gamma
-        q_h = q_h_block(steps, rollouts, shells, width=self._tables.widest, gamma=gamma)
-        returns = returns_block(
-            q_h["td_reward"],
-            steps["step_index"],
-            rollouts["num_steps"][steps["rollout_row_id"]],
-            horizon=self._tables.horizon,
-            gamma=gamma,
-        )
-        return {
-            f"{table}/{name}": values
-            for table, view in (("q_h", q_h), ("returns", returns))
-            for name, values in view.items()
-        }
-
-    def _derived(
-        self, writers: dict[str, RawArrayWriter], path: str, values: Array
-    ) -> RawArrayWriter:
-        if path not in writers:
-            table, _, name = path.partition("/")
-            rows, row_shape = self._tables.num_steps, values.shape[1:]
-            writers[path] = RawArrayWriter(
-                self._stage / path,
-                values.dtype,
-                row_shape,
-                rows,
-                TABLES[table].columns[name].fill,
-                chunk_rows=_chunk_rows(
-                    rows, row_bytes(values.dtype, row_shape), self.config.q_h_chunk_states
-                ),
-            )
-        return writers[path]
-
-
-def _chunk_rows(rows: int, row_size: int, least: int) -> int:
-    """The usual number of rows per chunk, but at least `least`."""
-    pages = page_rows(max(row_size, 1))
-    return max(chunk_rows_for(rows, row_size), -(-least // pages) * pages)
 
 
 def _payload_bytes(steps: Sequence[RolloutStep]) -> int:
@@ -427,24 +332,3 @@ def _payload_bytes(steps: Sequence[RolloutStep]) -> int:
     depths = [step.selected_depth for step in steps]
     images = sum(d.depth_m.nbytes + d.valid_mask.nbytes for d in depths if d is not None)
     return images + sum(crop.points_world.nbytes for s in steps for crop in s.target_eval_crops)
-
-
-def _candidate_rows(steps: Mapping[str, Array]) -> slice:
-    """The candidate rows of neighbouring steps."""
-    offsets = steps["candidate_offset"]
-    if not len(offsets):
-        return slice(0, 0)
-    return slice(int(offsets[0]), int(offsets[-1] + steps["num_candidates"][-1]))
-
-
-def _chain_blocks(rollouts: Mapping[str, Array], num_steps: int) -> Iterator[tuple[int, int]]:
-    """Step ranges of complete chains: the return of a step needs the later steps of its chain."""
-    ends = np.unique(rollouts["step_offset"] + rollouts["num_steps"])
-    first = 0
-    if not num_steps:
-        yield 0, 0  # the columns must exist even without rows
-    while first < num_steps:
-        at = int(np.searchsorted(ends, first + _BLOCK_STEPS, side="left"))
-        end = int(ends[min(at, len(ends) - 1)])
-        yield first, end
-        first = end

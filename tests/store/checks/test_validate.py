@@ -819,6 +819,15 @@ def test_a_file_that_does_not_belong(store: Path) -> None:
     assert "candidates/notes.txt" in result.errors[0]
 
 
+def test_files_of_a_campaign_lie_beside_those_of_the_store(store: Path, tmp_path: Path) -> None:
+    store = copy_store(store, tmp_path / "store")
+    for name in ("_owner.json", "_SUCCESS.json"):
+        (store / name).write_text("{}")
+    assert validate_rollout_zarr_store(store, deep=True).ok
+    (store / "candidates" / "_owner.json").write_text("{}")
+    assert codes_of(store) == {"unlisted_file"}
+
+
 def test_a_lost_folder_does_not_flood(store: Path) -> None:
     shutil.rmtree(store / "candidates")
     result = validate_rollout_zarr_store(store)

@@ -33,7 +33,7 @@ from rollbook.store.audit.rows import (
 )
 from rollbook.store.records import CandidateSamplingResult
 from rollbook.store.schema import TABLES
-from rollbook.store.store_view import StoreView
+from rollbook.store.views.store_view import StoreView
 
 Reads = Callable[[StoreView, Rows], Values]
 """A function that reads one audit column for these candidate rows."""

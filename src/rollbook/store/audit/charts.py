@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rollbook.svg import line, rect, scaled_drawing, text, ticks
 
 Floats = NDArray[np.floating]
 Place = Callable[[float], float]
@@ -25,34 +27,6 @@ SERIES = 6
 def number(value: float, digits: int = 3) -> str:
     """A number for people: whole numbers with separators, others with few digits."""
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
-
-
-def _svg(height: float, parts: Iterable[str], title: str, width: float = _WIDTH) -> str:
-    return (
-        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}">'
-        f"{''.join(parts)}</svg>"
-    )
-
-
-def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{escape(text)}</text>'
-    )
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
-
-
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About `count` round numbers in a range."""
-    if not high > low:
-        return [low]
-    rough = (high - low) / count
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * each for each in (1, 2, 2.5, 5, 10) if power * each >= rough * 0.8)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [each * step for each in range(first, last + 1)]
 
 
 # ----------------------------------------------------------------------------------------- bars
@@ -76,20 +50,18 @@ def bar_chart(bars: Sequence[Bar], title: str) -> str:
         top = place * _ROW
         long, wide = (room * (value or 0) / most for value in (each.value, each.outer))
         parts += [
-            _text(_LABEL - 10, top + 19, each.label, "label", "end"),
-            _rect(_LABEL, top + 5, wide, _ROW - 10, "pale") if each.outer else "",
-            _rect(_LABEL, top + 5, long, _ROW - 10, "bar"),
-            _text(_LABEL + max(long, wide) + 8, top + 19, number(each.value), "value"),
-            _text(_WIDTH, top + 19, each.note, "muted", "end"),
+            text(_LABEL - 10, top + 19, each.label, "label", "end"),
+            _bar(_LABEL, top + 5, wide, _ROW - 10, "pale") if each.outer else "",
+            _bar(_LABEL, top + 5, long, _ROW - 10, "bar"),
+            text(_LABEL + max(long, wide) + 8, top + 19, number(each.value), "value"),
+            text(_WIDTH, top + 19, each.note, "muted", "end"),
         ]
-    return _svg(max(len(bars), 1) * _ROW, parts, title)
+    return scaled_drawing(_WIDTH, max(len(bars), 1) * _ROW, parts, title)
 
 
-def _rect(x: float, y: float, width: float, height: float, kind: str) -> str:
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 1.0):.1f}" height="{height:.1f}" '
-        f'rx="2" class="{kind}"/>'
-    )
+def _bar(x: float, y: float, width: float, height: float, kind: str) -> str:
+    """At least one unit wide, so that a small count can be seen."""
+    return rect(x, y, max(width, 1.0), height, kind, corner=2)
 
 
 # -------------------------------------------------------------------------------------- violins
@@ -115,21 +87,21 @@ def violin_chart(groups: Sequence[tuple[str, Floats]], title: str, axis: str) ->
     for index, (label, values) in enumerate(groups):
         middle = (index + 0.5) * row
         parts += [
-            _text(_LABEL - 10, middle + 4, label, "label", "end"),
-            _text(_WIDTH, middle + 4, f"n {len(values):,}", "muted", "end"),
+            text(_LABEL - 10, middle + 4, label, "label", "end"),
+            text(_WIDTH, middle + 4, f"n {len(values):,}", "muted", "end"),
         ]
         if len(values):
             parts.append(_violin(values, low, high, middle, row * 0.42, place))
-    return _svg(height + 46, parts, title)
+    return scaled_drawing(_WIDTH, height + 46, parts, title)
 
 
 def _axis(marks: Sequence[float], place: Place, height: float, name: str, right: float) -> str:
     lines = [
-        _line(place(mark), 0, place(mark), height, "zero" if mark == 0 else "grid")
-        + _text(place(mark), height + 16, f"{mark:.3g}", "muted", "middle")
+        line(place(mark), 0, place(mark), height, "zero" if mark == 0 else "grid")
+        + text(place(mark), height + 16, f"{mark:.3g}", "muted", "middle")
         for mark in marks
     ]
-    return "".join(lines) + _text((_LABEL + right) / 2, height + 38, name, "muted", "middle")
+    return "".join(lines) + text((_LABEL + right) / 2, height + 38, name, "muted", "middle")
 
 
 def _violin(
@@ -151,9 +123,9 @@ def _violin(
         [
             f"<g><title>{tooltip}</title>",
             f'<polygon points="{" ".join([*upper, *reversed(lower)])}" class="violin"/>',
-            _line(place(q05), middle, place(q95), middle, "whisker"),
-            _rect(place(q25), middle - 6, place(q75) - place(q25), 12, "box"),
-            _line(place(q50), middle - 9, place(q50), middle + 9, "median"),
+            line(place(q05), middle, place(q95), middle, "whisker"),
+            _bar(place(q25), middle - 6, place(q75) - place(q25), 12, "box"),
+            line(place(q50), middle - 9, place(q50), middle + 9, "median"),
             "</g>",
         ]
     )
@@ -189,18 +161,18 @@ def line_chart(series: Sequence[Series], title: str, axis: str) -> str:
         return bottom - (bottom - 10) * (value - low) / (high - low)
 
     parts = [
-        _line(left, y_of(mark), right, y_of(mark), "zero" if mark == 0 else "grid")
-        + _text(left - 8, y_of(mark) + 4, f"{mark:.3g}", "muted", "end")
+        line(left, y_of(mark), right, y_of(mark), "zero" if mark == 0 else "grid")
+        + text(left - 8, y_of(mark) + 4, f"{mark:.3g}", "muted", "end")
         for mark in ticks(low, high)
     ]
     shown = range(0, steps, math.ceil(steps / 10))
-    parts += [_text(x_of(step), bottom + 20, f"step {step}", "muted", "middle") for step in shown]
+    parts += [text(x_of(step), bottom + 20, f"step {step}", "muted", "middle") for step in shown]
     ends = _spread_labels([y_of(each.mean[-1]) for each in drawn], 17)
     for index, (each, end) in enumerate(zip(drawn, ends, strict=True)):
         xs = [x_of(step) for step in range(len(each.mean))]
         parts.append(_series(each, index % SERIES, xs, y_of, end, right))
-    parts.append(_text((left + right) / 2, bottom + 42, axis, "muted", "middle"))
-    return _svg(bottom + 50, parts, title)
+    parts.append(text((left + right) / 2, bottom + 42, axis, "muted", "middle"))
+    return scaled_drawing(_WIDTH, bottom + 50, parts, title)
 
 
 def _series(
@@ -219,7 +191,7 @@ def _series(
             f'<g class="series{colour}"><title>{escape(each.name)}</title>',
             f'<polygon points="{" ".join([*high, *reversed(low)])}" class="band"/>',
             f'<polyline points="{" ".join(mean)}" class="curve"/>{dots}',
-            _text(right + 12, end + 4, each.name, "name"),
+            text(right + 12, end + 4, each.name, "name"),
             "</g>",
         ]
     )
@@ -311,9 +283,9 @@ def overhead_chart(view: Overhead, title: str) -> str:
         *(_camera(view, row, frame) for row in valid_last),
         _chosen(view, frame) if 0 <= view.chosen < len(inside) and inside[view.chosen] else "",
         _ruler(frame),
-        _text(frame.width - 6, frame.height + 14, left_out, "muted", "end"),
+        text(frame.width - 6, frame.height + 14, left_out, "muted", "end"),
     ]
-    return _svg(frame.height + 20, drawn, title, frame.width)
+    return scaled_drawing(frame.width, frame.height + 20, drawn, title)
 
 
 def _camera(view: Overhead, row: int, frame: _Frame) -> str:
@@ -321,7 +293,7 @@ def _camera(view: Overhead, row: int, frame: _Frame) -> str:
     dx, dy = (view.facing[row] * 13).tolist()
     fill = f' style="fill:{_gain_colour(view.gains, row)}"' if np.isfinite(view.gains[row]) else ""
     kind = "camera" if view.valid[row] else "camera invalid"
-    look = _line(x, y, x + dx, y - dy, "look") if view.valid[row] else ""
+    look = line(x, y, x + dx, y - dy, "look") if view.valid[row] else ""
     tooltip = escape(view.names[row])
     return f'<g><title>{tooltip}</title>{look}<circle cx="{x:.1f}" cy="{y:.1f}" r="5" class="{kind}"{fill}/></g>'
 
@@ -360,7 +332,7 @@ def _gain_colour(gains: Floats, row: int) -> str:
 
 def _chosen(view: Overhead, frame: _Frame) -> str:
     x, y = frame.at(view.places[view.chosen])
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="11" class="chosen"/>' + _text(
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="11" class="chosen"/>' + text(
         x, y - 17, "taken", "chosen-name", "middle"
     )
 
@@ -374,7 +346,7 @@ def _path(view: Overhead, frame: _Frame) -> str:
     return (
         f'<polyline points="{joined}" class="path"/>'
         f'<rect x="{x - 5:.1f}" y="{y - 5:.1f}" width="10" height="10" class="here"/>'
-        + _text(x, y + 20, "camera", "here-name", "middle")
+        + text(x, y + 20, "camera", "here-name", "middle")
     )
 
 
@@ -386,17 +358,15 @@ def _target(view: Overhead, frame: _Frame) -> str:
     if view.target is None:
         return box
     x, y = frame.at(view.target)
-    cross = _line(x - 7, y - 7, x + 7, y + 7, "target") + _line(
-        x - 7, y + 7, x + 7, y - 7, "target"
-    )
-    return box + cross + _text(x, y + 22, "target", "target-name", "middle")
+    cross = line(x - 7, y - 7, x + 7, y + 7, "target") + line(x - 7, y + 7, x + 7, y - 7, "target")
+    return box + cross + text(x, y + 22, "target", "target-name", "middle")
 
 
 def _ruler(frame: _Frame) -> str:
     lengths = (each for each in (0.1, 0.25, 0.5, 1.0, 2.0, 5.0) if each * frame.scale <= 160)
     metres = max(lengths, default=0.1)
     end, y = 8 + metres * frame.scale, frame.height + 9
-    return _line(8, y, end, y, "ruler") + _text(end + 8, y + 5, f"{metres:g} m", "muted")
+    return line(8, y, end, y, "ruler") + text(end + 8, y + 5, f"{metres:g} m", "muted")
 
 
 def gain_scale(low: float, high: float) -> str:
@@ -405,16 +375,16 @@ def gain_scale(low: float, high: float) -> str:
         f'<stop offset="{at / (len(_RAMP) - 1):.3f}" stop-color="{colour}"/>'
         for at, colour in enumerate(_RAMP)
     )
-    return _svg(
+    return scaled_drawing(
+        320,
         22,
         [
             f'<defs><linearGradient id="gains">{stops}</linearGradient></defs>',
-            _text(0, 16, f"{low:.2g}", "muted"),
+            text(0, 16, f"{low:.2g}", "muted"),
             '<rect x="60" y="5" width="180" height="13" rx="2" fill="url(#gains)"/>',
-            _text(250, 16, f"{high:.2g}", "muted"),
+            text(250, 16, f"{high:.2g}", "muted"),
         ],
         "colours of gains",
-        320,
     )
 
 

@@ -24,7 +24,7 @@ from rollbook.store.audit.rows import (
     step_span,
 )
 from rollbook.store.schema import SELECTED_DEPTH, TABLES
-from rollbook.store.store_view import ImageStoreView
+from rollbook.store.views.store_view import ImageStoreView
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,8 +20,15 @@ _SCALE_HEIGHT = 33
 _TEXT_WIDTH = 76
 
 
-def depth_png(depth_m: NDArray[Any], *, at_least_px: int = 480, title: str = "") -> bytes:
-    """Draw a depth image. Its longer side gets at least `at_least_px` pixels; NaN is unknown depth."""
+def depth_png(
+    depth_m: NDArray[Any],
+    *,
+    at_least_px: int = 480,
+    title: str = "",
+    limits: tuple[float, float] | None = None,
+) -> bytes:
+    """Draw a depth image. Its longer side gets at least `at_least_px` pixels; NaN is unknown depth. `limits` are the
+    depths at the ends of the colours; without them, the nearest and the farthest of the image."""
     with needs("drawing a depth image"):
         from PIL import Image, ImageDraw, ImageFont
         from PIL.PngImagePlugin import PngInfo
@@ -30,7 +37,8 @@ def depth_png(depth_m: NDArray[Any], *, at_least_px: int = 480, title: str = "")
     height, width = depth.shape
     seen = np.isfinite(depth)
     near, far = (float(depth[seen].min()), float(depth[seen].max())) if seen.any() else (0.0, 0.0)
-    share = np.where(seen, depth - near, 0) / max(far - near, 1e-6)
+    near, far = limits or (near, far)
+    share = np.clip(np.where(seen, depth - near, 0) / max(far - near, 1e-6), 0, 1)
     rows, columns = np.indices(depth.shape) // 6
     unknown = np.where((rows + columns) % 2, _UNKNOWN_LIGHT, _UNKNOWN_DARK)
     pixels = np.where(seen, _FIRST + np.round(share * (255 - _FIRST)), unknown).astype(np.uint8)

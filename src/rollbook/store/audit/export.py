@@ -17,8 +17,8 @@ from rollbook.errors import ConfigurationError
 from rollbook.files import atomic_write
 from rollbook.lazy import needs
 from rollbook.store.audit.rows import plain
-from rollbook.store.frames import arrow_table, column_words, table_columns
-from rollbook.store.store_view import StoreView
+from rollbook.store.views.frames import arrow_table, column_words, table_columns
+from rollbook.store.views.store_view import StoreView
 
 Array = NDArray[Any]
 FORMATS = (".parquet", ".csv", ".jsonl")

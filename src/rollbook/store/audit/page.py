@@ -37,7 +37,7 @@ from rollbook.store.audit.suspicious import (
     suspicious_rollout_rows,
     zero_labels_of,
 )
-from rollbook.store.store_view import ImageStoreView, StoreView
+from rollbook.store.views.store_view import ImageStoreView, StoreView
 
 _LISTED = 8
 """Number of suspicious rows shown of each kind. The command lists all."""

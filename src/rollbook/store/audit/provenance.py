@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollbook.store.audit.rows import Coded, groups_of, word_of
-from rollbook.store.store_view import StoreView
 from rollbook.store.stored_tables import StoredTables
+from rollbook.store.views.store_view import StoreView
 
 _MOST_LISTED = 3
 """How many different values of a collection are listed; more are counted."""

@@ -26,7 +26,7 @@ from rollbook.store.audit.rows import (
     word_of,
 )
 from rollbook.store.schema import TABLES
-from rollbook.store.store_view import StoreView
+from rollbook.store.views.store_view import StoreView
 
 Columns = dict[str, Values]
 

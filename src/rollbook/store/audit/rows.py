@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.errors import InvalidNumber
-from rollbook.store.store_view import StoreView
+from rollbook.store.views.store_view import StoreView
 
 Array = NDArray[Any]
 Rows = slice | Array

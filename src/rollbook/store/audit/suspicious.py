@@ -10,7 +10,7 @@ import numpy as np
 
 from rollbook.contracts.reasons import decode_invalid_reason
 from rollbook.store.audit.rows import Array, Row, columns_of, limited
-from rollbook.store.store_view import StoreView
+from rollbook.store.views.store_view import StoreView
 from rollbook.store.zero_labels import REACH_ADVICE, ZeroLabels, find_zero_labels
 
 

@@ -11,6 +11,7 @@ from rollbook.store.checks.violation import Violation
 from rollbook.store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     ROLLOUT_MANIFEST_VERSION,
+    SHARD_SIDECARS,
     FileSums,
     content_sha256,
 )
@@ -57,7 +58,7 @@ def check_files(columns: StoreColumns) -> Iterator[Violation]:
     )
     yield from _first_of(
         Violation("unlisted_file", _table(path), f"{path} is not in the manifest; remove it")
-        for path in sorted(found.keys() - listed.keys() - _SEALED)
+        for path in sorted(found.keys() - listed.keys() - _SEALED - SHARD_SIDECARS)
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rollbook.errors import ChecksumMismatch, UnsupportedVersion
+from rollbook.notebook import shown_progress
 from rollbook.store.checks import (
     derived,
     files,
@@ -89,9 +90,13 @@ class CollectionValidationResult:
 
 
 def validate_rollout_zarr_store(
-    store_dir: str | os.PathLike[str], *, deep: bool = False
+    store_dir: str | os.PathLike[str],
+    *,
+    deep: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> RolloutZarrValidationResult:
-    """Find everything that is wrong with a store. `deep` also compares every file with its checksum.
+    """Find everything that is wrong with a store. `deep` also compares every file with its checksum. `progress` is
+    called after each check with the number of checks done, and of all checks.
 
     A bad store never raises an exception. A folder that is not a store is a violation, with zero counts.
     """
@@ -102,7 +107,11 @@ def validate_rollout_zarr_store(
         return RolloutZarrValidationResult(folder, 0, 0, 0, tuple(_unopened(folder, error)))
     columns = StoreColumns(store, deep=deep)
     with np.errstate(all="ignore"):  # a bad store may hold any numbers
-        found = [violation for check in CHECKS for violation in _run(check, columns)]
+        found: list[Violation] = []
+        with shown_progress("validating the store", progress) as shown:
+            for done, check in enumerate(CHECKS, 1):
+                found += _run(check, columns)
+                shown(done, len(CHECKS))
         unusual = [each for check in WARNINGS for each in check(columns)] if not found else []
     return RolloutZarrValidationResult(
         folder,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import http.server
 import json
-import logging
 import multiprocessing
 import pickle
-import re
 import shutil
 import signal
 import subprocess
@@ -21,7 +19,6 @@ from typing import Any
 
 import fsspec
 import pytest
-from moto.server import ThreadedMotoServer
 
 from rollbook.errors import (
     ChecksumMismatch,
@@ -33,62 +30,16 @@ from rollbook.errors import (
 from rollbook.store.collection import RolloutCollection
 from rollbook.store.manifest import content_sha256, group_metadata, json_bytes, manifest_sha256
 from rollbook.store.reader import RolloutZarrStoreReader
-from rollbook.store.remote import (
-    SIDECAR,
-    RemoteFiles,
-    _Remote,
-    default_cache_dir,
-    open_store,
-    publish_store,
-)
+from rollbook.store.urls.publication import SIDECAR
+from rollbook.store.urls.remote import RemoteFiles, open_store, publish_store
+from rollbook.store.urls.url_folder import UrlFolder, default_cache_dir
 from rollbook.store.writer import write_rollout_zarr_store
+from tests.store.s3_server import Server, memory, options_for, server
 from tests.store.synthetic import make_records
 from tests.store.test_collection import write_store
 from tests.store.test_reader import assert_same_columns, same
 
-REQUEST = re.compile(r"([A-Z]+) /([^ ?]*)(?:\?[^ ]*)? HTTP")
-
-
-class Server:
-    """An S3 server on this machine, the options to reach it, and every request it answered."""
-
-    def __init__(self) -> None:
-        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        self._server.start()
-        self.options = options_for(*self._server.get_host_and_port())
-        self.requests: list[tuple[str, str]] = []
-        self.files: Any = fsspec.filesystem("s3", **self.options)
-        self.files.mkdir("bucket")
-
-    def note(self, record: logging.LogRecord) -> bool:
-        found = REQUEST.search(re.sub(r"\x1b\[\d+m", "", record.getMessage()))
-        if found:
-            self.requests.append((found[1], found[2]))
-        return False
-
-    def stop(self) -> None:
-        self._server.stop()
-
-
-def options_for(host: str, port: int) -> dict[str, Any]:
-    return {
-        "key": "key",
-        "secret": "secret",
-        "client_kwargs": {"endpoint_url": f"http://{host}:{port}", "region_name": "eu-west-1"},
-        "config_kwargs": {"retries": {"max_attempts": 1}},
-    }
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    log = logging.getLogger("werkzeug")
-    level, log.level = log.level, logging.INFO
-    running = Server()
-    log.addFilter(running.note)
-    yield running
-    running.stop()
-    log.removeFilter(running.note)
-    log.level = level
+__all__ = ["memory", "server"]
 
 
 @pytest.fixture(scope="module")
@@ -98,15 +49,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         write_store(place, "one", 4, seed=1),
         write_store(place, "other", 2, seed=2, candidates=7),
     ]
-
-
-@pytest.fixture
-def memory() -> Iterator[str]:
-    """A URL that nothing else uses; the memory of a process is one filesystem."""
-    yield "memory://bucket/store"
-    files = fsspec.filesystem("memory")
-    files.store.clear()
-    files.pseudo_dirs[:] = [""]
 
 
 @pytest.fixture(scope="module")
@@ -521,13 +463,13 @@ def test_damage_is_not_published(memory: str, stores: list[Path], tmp_path: Path
 def test_what_did_not_arrive_is_noticed(
     memory: str, stores: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = _Remote.write
+    write = UrlFolder.write
     cut = "steps/step_index/zarr.json"
 
-    def lossy(self: _Remote, contents: Mapping[str, bytes]) -> None:
+    def lossy(self: UrlFolder, contents: Mapping[str, bytes]) -> None:
         write(self, {path: data[:-1] if path == cut else data for path, data in contents.items()})
 
-    monkeypatch.setattr(_Remote, "write", lossy)
+    monkeypatch.setattr(UrlFolder, "write", lossy)
     with pytest.raises(TruncatedFile, match=f"{cut} is incomplete"):
         publish_store(stores[0], memory)
     assert "zarr.json" not in at(memory)
@@ -542,7 +484,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
     changes = iter(range(1_000_000))
 
     def counted(change: Any) -> Any:
-        def step(self: _Remote, what: Any) -> None:
+        def step(self: UrlFolder, what: Any) -> None:
             for each in (
                 [{k: v} for k, v in what.items()] if isinstance(what, dict) else [[w] for w in what]
             ):
@@ -552,11 +494,11 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
 
         return step
 
-    monkeypatch.setattr(_Remote, "write", counted(_Remote.write))
-    monkeypatch.setattr(_Remote, "remove", counted(_Remote.remove))
+    monkeypatch.setattr(UrlFolder, "write", counted(UrlFolder.write))
+    monkeypatch.setattr(UrlFolder, "remove", counted(UrlFolder.remove))
 
 
-@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("replace", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_crash_at_any_moment(
     memory: str, stores: list[Path], tmp_path: Path, replace: bool
 ) -> None:
@@ -615,14 +557,14 @@ def test_two_stores_at_one_url(
 ) -> None:
     """The one whose turn was taken notices before it would call a mixture complete."""
     rival = b'{"content_sha256": "other", "phase": "uploading", "files": []}'
-    write = _Remote.write
+    write = UrlFolder.write
 
-    def interrupted(self: _Remote, contents: Mapping[str, bytes]) -> None:
+    def interrupted(self: UrlFolder, contents: Mapping[str, bytes]) -> None:
         write(self, contents)
         if "manifest.json" in contents:
             write(self, {SIDECAR: rival})
 
-    monkeypatch.setattr(_Remote, "write", interrupted)
+    monkeypatch.setattr(UrlFolder, "write", interrupted)
     with pytest.raises(StorageError, match="someone else published"):
         publish_store(stores[0], memory)
     assert "zarr.json" not in at(memory)
@@ -630,7 +572,7 @@ def test_two_stores_at_one_url(
 
 PUBLISHER = """
 import json, sys, time
-from rollbook.store.remote import publish_store
+from rollbook.store.urls.remote import publish_store
 def progress(done, total):
     print(done, flush=True)
     time.sleep(0.1)
@@ -638,9 +580,8 @@ publish_store(sys.argv[1], sys.argv[2], storage_options=json.loads(sys.argv[3]),
 """
 
 
-@pytest.mark.parametrize(
-    "lines", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(6, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("lines", [1, 3, 6])
 def test_killing_a_publisher(
     server: Server, stores: list[Path], tmp_path: Path, lines: int
 ) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rollbook.store import frames
-from rollbook.store.sql import Parameters, query_tables
-from rollbook.store.store_view import StoreView
+from rollbook.store.views import frames
+from rollbook.store.views.sql import Parameters, query_tables
+from rollbook.store.views.store_view import StoreView
 
 if TYPE_CHECKING:
     import pandas

@@ -8,9 +8,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from rollbook.errors import ConfigurationError
-from rollbook.store.frames import arrow_table, flat_columns, library
 from rollbook.store.schema import TABLES
-from rollbook.store.store_view import StoreView
+from rollbook.store.views.frames import arrow_table, flat_columns, library
+from rollbook.store.views.store_view import StoreView
 
 if TYPE_CHECKING:
     import pyarrow

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from rollbook.errors import ConfigurationError, near_names
 from rollbook.lazy import needs
 from rollbook.store.coded_words import CodedWords, coded_words
-from rollbook.store.schema import TABLES
-from rollbook.store.store_view import StoreView
+from rollbook.store.schema import TABLES, table_named
+from rollbook.store.views.store_view import StoreView
 
 if TYPE_CHECKING:
     import duckdb
@@ -37,9 +37,7 @@ def library(name: str) -> Any:
 
 def table_columns(store: StoreView, table: str, columns: Sequence[str] | None) -> dict[str, Array]:
     """The mapped columns. Names that the schema or the store does not have are refused."""
-    if table not in TABLES:
-        message = f"there is no table {table!r}; {near_names(table, TABLES)}"
-        raise ConfigurationError(message=message)
+    table_named(table)
     there = store.column_names(table)
     for name in columns or ():
         if name not in there:

@@ -24,15 +24,15 @@ from rollbook.contracts.reasons import (
 from rollbook.errors import ConfigurationError, TargetExists
 from rollbook.store.audit.export import export_table
 from rollbook.store.coded_words import coded_words
-from rollbook.store.frames import (
+from rollbook.store.reader import RolloutZarrStoreReader
+from rollbook.store.schema import TABLES
+from rollbook.store.views.frames import (
     arrow_table,
     duckdb_columns,
     duckdb_relation,
     pandas_frame,
     polars_frame,
 )
-from rollbook.store.reader import RolloutZarrStoreReader
-from rollbook.store.schema import TABLES
 from rollbook.store.writer import write_rollout_zarr_store
 from tests.store.synthetic import make_records
 
