@@ -1,7 +1,8 @@
 """A replay run from end to end, ours and the public client's: the same baselines, trivial policy and server.
 
 Ours has one worker and an empty cache. It is measured with and without upload of the candidate's actions; the public
-client uploads none. Both take turns. Then: the gain by workers when the policy waits at every step.
+client uploads none. The policy of ours runs in a process of its own, as by default, and once more inside the runner.
+All take turns. Then: the gain by workers when the policy waits at every step.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ def main(scale: float = 1.0) -> list[Claim]:
         seconds = _take_turns(server, Path(folder), ids, turns)
         scaling = _scaling(server, Path(folder), ids[: 10 if small else 40])
     public = seconds["public client"]
+    isolation = seconds["ours"] / seconds["ours, in a thread"]
     return [
         Claim("replay run vs public client", public / seconds["ours"], 5, "x"),
         Claim("… with the candidate's actions", public / seconds["ours, actions sent"], 5, "x"),
+        Claim("a policy in a process vs in a thread", isolation, 1.5, "x", at_most=True),
         Claim(f"{_WORKERS} workers vs 1, 1 ms per step", scaling, _WORKERS / 2, "x"),
     ]
 
@@ -50,6 +53,9 @@ def main(scale: float = 1.0) -> list[Claim]:
 def _take_turns(server: Server, folder: Path, ids: list[str], turns: int) -> dict[str, float]:
     runs: dict[str, Callable[[Path], object]] = {
         "ours": lambda cache: _ours(server, cache, ids, follow, upload_actions=False),
+        "ours, in a thread": lambda cache: _ours(
+            server, cache, ids, follow, upload_actions=False, isolation="thread"
+        ),
         "ours, actions sent": lambda cache: _ours(server, cache, ids, follow),
         "public client": lambda _: _public(server, ids),
     }

@@ -99,7 +99,7 @@ def test_what_is_missing_is_as_in_the_default() -> None:
         ({"seed": 2**63}, "seed"),
         ({"evidence": ["open_loop"]}, "evidence"),
         ({"evidence": ["hearsay"]}, "evidence"),
-        ({"version": "gate.v2"}, "version"),
+        ({"version": "gate.v3"}, "version"),
         ({"colour": "green"}, "colour"),
         ({"rules": []}, "primary"),
         ({"rules": [{"metric": "success", "role": "guard"}]}, "primary"),

@@ -20,7 +20,7 @@ from rollbook.evals.counterfactual import (
     choices_of_steps,
     counterfactual_metrics,
 )
-from rollbook.evals.policies import ReplayEpisode, StepContext
+from rollbook.evals.policies.policy import ReplayEpisode, StepContext
 from rollbook.evals.store_baselines import StoreBaselines
 from rollbook.evals.store_replay import replay_store
 from rollbook.store.reader import RolloutZarrStoreReader
@@ -264,7 +264,7 @@ def test_the_recorded_choices_earn_the_recorded_rewards(store: Path) -> None:
         def act(self, obs: Obs, context: StepContext) -> Obs:
             return {"/choice/index": self.taken[context.step]}
 
-    for result in replay_store(baselines, Recorded()):
+    for result in replay_store(baselines, Recorded(), trusted=True):
         metrics = result.metrics
         assert metrics["reward_total_candidate"] == metrics["reward_total_baseline"]
         assert metrics["counterfactual"]["same_choice_share"] == 1
@@ -326,11 +326,12 @@ def test_a_chain_in_which_the_policy_raises_is_a_failed_one(
                 raise RuntimeError("cannot see")
             return by_score(obs)
 
-    results = replay_store(baselines, Fails())
+    results = replay_store(baselines, Fails(), trusted=True)
     assert [each.status for each in results] == ["complete", "failed", "complete"]
     assert results[1].error == "RuntimeError: cannot see"
     assert results[1].metrics == {}
-    assert "cannot see" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"{baselines.id_of(5)}: RuntimeError: cannot see\n"
+    assert "in act" in str(results[1].traceback)
 
 
 def test_a_batch_that_fails_fails_only_where_it_does(store: Path) -> None:

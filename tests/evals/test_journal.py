@@ -25,6 +25,12 @@ def left_behind(folder: Path) -> list[FinishedReplay]:
     return left.rows
 
 
+def interrupted(folder: Path) -> frozenset[str]:
+    left = AbandonedJournals(folder)
+    left.close()
+    return left.interrupted
+
+
 def test_rows_that_were_not_delivered_are_found_with_their_artifacts(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "run")
     first, second, third = row("a"), row("b"), row("c", "failed")
@@ -33,7 +39,8 @@ def test_rows_that_were_not_delivered_are_found_with_their_artifacts(tmp_path: P
     journal.created({"b": "replay-of-b"})
     journal.delivered([first])
     journal.close()
-    (found,) = left_behind(tmp_path / "run")  # the failed one is tried again
+    found, failed = left_behind(tmp_path / "run")
+    assert (failed.id, failed.result.status) == ("c", "failed")  # it is a result like any other
     assert (found.id, found.result.candidate_episode_id) == ("b", "replay-of-b")
     assert (found.result.metrics, found.fps) == ({"step_count": 3}, 10.0)
 
@@ -87,12 +94,29 @@ def test_half_a_line_is_what_was_never_said(tmp_path: Path) -> None:
     assert [each.id for each in left_behind(tmp_path)] == ["a"]
 
 
-def test_a_row_whose_artifacts_are_gone_is_done_again(tmp_path: Path) -> None:
+def test_what_is_no_line_hides_no_other_line(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.keep([row("a")])
+    journal.started("b")
     journal.close()
+    (path,) = tmp_path.glob("*.jsonl")
+    path.write_bytes(b'{"row":{"baseline_epi\n' + path.read_bytes())
+    assert [each.id for each in left_behind(tmp_path)] == ["a"]
+    assert interrupted(tmp_path) == {"b"}
+
+
+def test_a_row_whose_artifacts_are_gone_is_done_again_and_counts_as_interrupted(
+    tmp_path: Path,
+) -> None:
+    """A policy could remove the artifacts of what it lost."""
+    journal = Journal(tmp_path)
+    journal.started("a")
+    journal.keep([row("a")])
+    journal.close()
+    assert interrupted(tmp_path) == set()
     next(tmp_path.glob("*.batch")).unlink()
     assert left_behind(tmp_path) == []
+    assert interrupted(tmp_path) == {"a"}
 
 
 def test_the_journal_of_a_living_runner_is_left_alone(tmp_path: Path) -> None:

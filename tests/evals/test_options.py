@@ -40,7 +40,8 @@ def test_the_command_has_an_option_for_every_field_that_says_so() -> None:
     assert set(declared) <= set(options)
     for name, each in declared.items():
         cli: CommandLine = each.metadata["cli"]
-        assert options[name].opts == [cli.flag or f"--{name.replace('_', '-')}"]
+        flag = cli.flag or f"--{name.replace('_', '-')}"
+        assert options[name].opts == [flag, *([cli.short] if cli.short else [])]
         assert options[name].help == (cli.help or each.metadata["help"])
         assert options[name].default == (not each.default if cli.negated else each.default)
 

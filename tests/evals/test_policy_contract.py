@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rollbook.errors import ConfigurationError
-from rollbook.evals.policies import PolicySource, ReplayEpisode, StepContext, as_policy, load_policy
+from rollbook.evals.policies.policy import ReplayEpisode, StepContext, as_policy, load_policy
+from rollbook.evals.policies.process import PolicySource
 from tests.evals import replay_policies
 from tests.evals.replay_policies import Batched, Counting, make_counting
 
@@ -37,7 +38,7 @@ def test_a_function_with_a_second_argument_is_given_the_context() -> None:
 
 @pytest.mark.parametrize("given", [Counting, make_counting, "tests.evals.replay_policies:Counting"])
 def test_a_class_or_a_function_without_arguments_makes_one_for_each_worker(given: Any) -> None:
-    source = PolicySource(given)
+    source = PolicySource(given, isolation="thread")
     assert not source.keeps_state
     first, second = source.make(), source.make()
     first.reset(EPISODE)
@@ -45,8 +46,9 @@ def test_a_class_or_a_function_without_arguments_makes_one_for_each_worker(given
 
 
 def test_an_object_with_a_memory_is_known_to_have_one() -> None:
-    assert PolicySource(Counting()).keeps_state
-    assert not PolicySource(replay_policies.follow).keeps_state
+    assert PolicySource(Counting(), isolation="thread").keeps_state
+    assert not PolicySource(replay_policies.follow, isolation="thread").keeps_state
+    assert not PolicySource(Counting()).keeps_state, "each worker forks a copy of its own"
 
 
 def test_a_policy_that_knows_batches_only_can_be_asked_for_one_step() -> None:
@@ -86,7 +88,7 @@ def test_an_attribute_may_have_dots() -> None:
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        ("no_colon", "is not like package.module:name"),
+        ("no_colon", "neither like package.module:name nor the run folder"),
         (":x", "is not like"),
         ("tests.evals.replay_policies:", "is not like"),
         ("there.is.none:x", "there is no module 'there'"),

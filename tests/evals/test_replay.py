@@ -16,7 +16,7 @@ from rollbook.errors import InvalidValue
 from rollbook.evals.baselines import Baseline
 from rollbook.evals.open_loop import DISTANCE_KEY, Replay, replay_one
 from rollbook.evals.options import ReplayOptions
-from rollbook.evals.policies import as_policy
+from rollbook.evals.policies.policy import as_policy
 from rollbook.evals.workers import encoded
 from tests.evals.replay_policies import Batched, Chunked, Counting, follow, shifted
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from rollbook.client import Client
 from rollbook.errors import TransportError
-from rollbook.evals import complete_run, open_run, run_against
+from rollbook.evals import EvalRun, complete_run, open_run, run_against
 from rollbook.evals.baselines import Baseline, Ticket
 from tests.evals.campaigns import Campaign, journal_files
 from tests.evals.faulty_proxy import Fault, FaultyProxy
@@ -195,21 +196,34 @@ def test_another_folder_can_hold_the_journal(campaign: Campaign, tmp_path: Path)
 # ------------------------------------------------------------------------------------------- resume
 
 
-def test_resume_does_what_failed_again_and_nothing_else(campaign: Campaign) -> None:
+def test_resume_leaves_failures_of_the_policy_and_repeats_them_when_asked(
+    campaign: Campaign,
+) -> None:
     run = campaign.run()
-    run_against(run, policy_callable=crash_on_negative)
+    before = run_against(run, policy_callable=crash_on_negative)
+    again = run_against(open_run(run.id, campaign.client), policy_callable=never, resume=True)
+    assert [(each.status, each.error) for each in again] == [
+        (each.status, each.error) for each in before
+    ]
     seen: list[float] = []
 
     def counting(obs: dict[str, object]) -> dict[str, object]:
         seen.append(float(obs["/arm/position"][0]))  # type: ignore[index]
         return follow(obs)
 
-    results = run_against(open_run(run.id, campaign.client), policy_callable=counting, resume=True)
+    results = run_against(
+        open_run(run.id, campaign.client),
+        policy_callable=counting,
+        resume=True,
+        retry_failed=True,
+        isolation="thread",
+    )
     assert {each.status for each in results} == {"complete"}
     assert [each.baseline_episode_id for each in results] == campaign.ids
     assert seen[0] == -1.0
     assert len(seen) == 10
     assert campaign.statuses(run) == ["complete"] * 5
+    assert "retried" in complete_run(run)["summary"]["decision"]["reasons"]
 
 
 def test_resume_of_a_run_that_is_done_asks_nothing_of_the_policy(campaign: Campaign) -> None:
@@ -229,8 +243,7 @@ from tests.evals.replay_policies import follow
 
 def policy(obs):
     if float(obs["/arm/position"][0]) < 0:
-        sys.stdout.write("here\\n")
-        sys.stdout.flush()
+        sys.stderr.write("here\\n")
         time.sleep(60)
     return follow(obs)
 
@@ -253,13 +266,14 @@ def test_a_runner_that_is_killed_is_taken_up_where_it_was(
         proxy.faults.append(Fault("POST /api/ingest/eval-run/", 500))
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", _RUNNER, campaign_server.api_key, proxy.base_url, run.id]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as runner:
-        assert runner.stdout is not None
-        assert runner.stdout.readline() == b"here\n"  # two are done, and the third hangs
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment) as runner:
+        assert runner.stderr is not None
+        assert runner.stderr.readline() == b"here\n"  # two are done, and the third hangs
         _wait_for(lambda: _journaled(own_home / "runs" / run.id) >= 2)
         if reachable:
             _wait_for(lambda: faulty.statuses(run).count("complete") == 2)
         runner.send_signal(signal.SIGKILL)
+        assert runner.stderr.read() == b"", "the policy ends with its runner, and lets go of stderr"
     proxy.faults.clear()
     starts: list[float] = []
 
@@ -267,12 +281,68 @@ def test_a_runner_that_is_killed_is_taken_up_where_it_was(
         starts.append(float(obs["/arm/position"][0]))  # type: ignore[index]
         return follow(obs)
 
-    results = run_against(run, policy_callable=policy, resume=True)
+    results = run_against(run, policy_callable=policy, resume=True, isolation="thread")
     assert {each.status for each in results} == {"complete"}
     assert len(results) == 5
     assert starts[0] == -1.0
     assert len(starts) == 30
     assert faulty.statuses(run) == ["complete"] * 5
+    assert run_answer(faulty, run.id)["retried"] == 1, "a policy can end its runner where it loses"
+    assert "retried" in complete_run(run)["summary"]["decision"]["reasons"]
+
+
+def run_answer(campaign: Campaign, run_id: str) -> dict[str, Any]:
+    found: dict[str, Any] = campaign.client.call("read a run", "GET", f"/api/eval-runs/{run_id}")
+    return found
+
+
+_ENDS_ITS_RUNNER = """
+import os, signal, sys
+from rollbook.client import Client, Retries
+from rollbook.evals import open_run, run_against
+from tests.evals.replay_policies import follow
+
+def policy(obs):
+    if float(obs["/arm/position"][0]) < 0:
+        os.kill(runner, signal.SIGKILL)
+    return follow(obs)
+
+runner = os.getpid()
+client = Client(api_key=sys.argv[1], base_url=sys.argv[2], retries=Retries(attempts=1))
+run_against(open_run(sys.argv[3], client), policy_callable=policy, resume=True)
+"""
+
+
+def test_a_policy_that_ends_its_runner_where_it_loses_leaves_a_trace(
+    campaign: Campaign, campaign_server: RunningServer
+) -> None:
+    run = campaign.run()
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    arguments = [campaign_server.api_key, campaign_server.base_url, run.id]
+    for _ in range(2):
+        command = [sys.executable, "-c", _ENDS_ITS_RUNNER, *arguments]
+        ended = subprocess.run(command, env=environment, check=False, capture_output=True)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+    results = run_against(run, policy_callable=follow, resume=True)
+    assert {each.status for each in results} == {"complete"}
+    assert "retried" in complete_run(run)["summary"]["decision"]["reasons"]
+
+
+def test_a_journal_that_is_gone_says_nothing_about_what_was_being_replayed(
+    campaign: Campaign, own_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A policy that ends its runner can remove the journal too. A run without any result has not been begun."""
+    run = campaign.run()
+    some = EvalRun(
+        client=campaign.client, **{**vars(run.record), "baseline_episode_ids": campaign.ids[:2]}
+    )
+    run_against(some, policy_callable=follow, resume=True)
+    assert run_answer(campaign, run.id)["retried"] == 0
+    shutil.rmtree(own_home / "runs")
+    assert len(run_against(run, policy_callable=follow, resume=True)) == 5
+    assert "3 pairs without a result count as retried" in capsys.readouterr().err
+    assert run_answer(campaign, run.id)["retried"] == 3
+    assert "retried" in complete_run(run)["summary"]["decision"]["reasons"]
 
 
 def _journaled(folder: Path) -> int:

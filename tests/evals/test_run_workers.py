@@ -55,8 +55,8 @@ def test_every_worker_has_a_policy_of_its_own_and_closes_it(
 
 def test_a_policy_with_a_memory_cannot_be_shared(campaign: Campaign) -> None:
     with pytest.raises(ConfigurationError, match="pass its class"):
-        campaign.against(Counting(), workers=2, dry_run=True)
-    assert len(campaign.against(Counting(), dry_run=True)) == 5
+        campaign.against(Counting(), workers=2, dry_run=True, isolation="thread")
+    assert len(campaign.against(Counting(), dry_run=True, isolation="thread")) == 5
 
 
 def test_what_cannot_be_sent_to_a_process_is_refused(campaign: Campaign) -> None:
@@ -65,17 +65,19 @@ def test_what_cannot_be_sent_to_a_process_is_refused(campaign: Campaign) -> None
 
 
 @pytest.mark.parametrize(
-    ("parallel", "policy"),
+    ("parallel", "isolation", "policy"),
     [
-        ("thread", hang_on_negative),
-        ("thread", Hanging),
-        pytest.param("process", f"{POLICIES}:Hanging", marks=pytest.mark.slow),
+        ("thread", "process", hang_on_negative),
+        ("thread", "thread", Hanging),
+        pytest.param("process", "process", f"{POLICIES}:Hanging", marks=pytest.mark.slow),
     ],
 )
 def test_a_policy_that_hangs_fails_its_row_and_the_loop_goes_on(
-    campaign: Campaign, parallel: Any, policy: Any
+    campaign: Campaign, parallel: Any, isolation: Any, policy: Any
 ) -> None:
-    results = campaign.against(policy, parallel=parallel, step_timeout_s=0.5, dry_run=True)
+    results = campaign.against(
+        policy, parallel=parallel, isolation=isolation, step_timeout_s=0.5, dry_run=True
+    )
     assert [each.status for each in results] == ["complete"] * 2 + ["failed"] + ["complete"] * 2
     assert results[2].error == (
         "TimeoutError: a step of the policy took longer than step_timeout_s=0.5"
@@ -84,14 +86,38 @@ def test_a_policy_that_hangs_fails_its_row_and_the_loop_goes_on(
 
 def test_a_policy_with_a_memory_cannot_be_given_up_and_used_again(campaign: Campaign) -> None:
     with pytest.raises(ConfigurationError, match="made anew"):
-        campaign.against(Hanging(), step_timeout_s=1, dry_run=True)
+        campaign.against(Hanging(), step_timeout_s=1, dry_run=True, isolation="thread")
 
 
 @pytest.mark.slow
 def test_a_policy_that_takes_its_process_down_fails_its_row(campaign: Campaign) -> None:
     results = campaign.against(f"{POLICIES}:die_on_negative", parallel="process", dry_run=True)
     assert [each.status for each in results] == ["complete"] * 2 + ["failed"] + ["complete"] * 2
+    assert results[2].error == "PolicyEnded: the process of the policy ended with exit status 9"
+
+
+@pytest.mark.slow
+def test_actors_of_a_ray_cluster_do_what_one_worker_does(
+    campaign: Campaign, ray_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", ray_address)
+    alone = campaign.against(Counting, dry_run=True)
+    run = campaign.run()
+    together = run_against(run, policy_callable=Counting, workers=2, engine="ray")
+    assert [(each.baseline_episode_id, each.status, each.metrics) for each in together] == [
+        (each.baseline_episode_id, each.status, each.metrics) for each in alone
+    ]
+    assert campaign.statuses(run) == [each.status for each in alone]
+
+    policy = f"{POLICIES}:die_on_negative"
+    results = campaign.against(policy, engine="ray", dry_run=True)
+    assert [each.status for each in results] == ["complete"] * 2 + ["failed"] + ["complete"] * 2
+    assert results[2].error == "PolicyEnded: the process of the policy ended with exit status 9"
+    results = campaign.against(policy, engine="ray", dry_run=True, isolation="thread")
     assert "WorkerLost" in str(results[2].error)
+
+    results = campaign.against(Hanging, engine="ray", step_timeout_s=0.5, dry_run=True)
+    assert "a step of the policy took longer than step_timeout_s=0.5" in str(results[2].error)
 
 
 def test_workers_share_the_time_that_a_policy_sleeps(campaign: Campaign) -> None:

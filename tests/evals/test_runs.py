@@ -54,7 +54,7 @@ def test_the_replay_episode_carries_what_the_candidate_did(campaign: Campaign) -
     result = run_against(run, policy_callable=shifted)[0]
     baseline = campaign.client.episode(campaign.ids[0])
     replay = campaign.client.episode(str(result.candidate_episode_id))
-    assert replay.name == f"nightly · {campaign.ids[0][:8]}"
+    assert replay.name == f"nightly · {campaign.ids[0][-8:]}"
     assert (replay.source, replay.policy_version, replay.status) == ("replay", "v4", "ready")
     assert replay.metadata["eval_run_id"] == run.id
     assert replay.metadata["baseline_episode_id"] == campaign.ids[0]
@@ -79,9 +79,15 @@ def test_the_name_of_a_replay_falls_back_to_the_candidate_and_fits(campaign: Cam
         run = campaign.run(ids=campaign.ids[:1], name=name)
         result = run_against(run, policy_callable=follow)[0]
         names.append(str(campaign.client.episode(str(result.candidate_episode_id)).name))
-    assert names[0] == f"replay v4 · {campaign.ids[0][:8]}"
+    assert names[0] == f"replay v4 · {campaign.ids[0][-8:]}"
     assert len(names[1]) == 200
-    assert names[1].endswith(campaign.ids[0][:8])
+    assert names[1].endswith(campaign.ids[0][-8:])
+
+
+def test_replays_of_one_run_have_different_names(campaign: Campaign) -> None:
+    results = run_against(campaign.run(name="nightly"), policy_callable=follow)
+    names = {campaign.client.episode(str(each.candidate_episode_id)).name for each in results}
+    assert len(names) == len(results) > 1
 
 
 def test_the_reference_is_the_whole_set_of_baselines(campaign: Campaign) -> None:
@@ -97,18 +103,20 @@ def test_a_gate_is_stored_with_the_run(campaign: Campaign) -> None:
 # ------------------------------------------------------------------------------------------ failing
 
 
+@pytest.mark.parametrize("verbose", [False, True])
 def test_a_failing_policy_is_a_failed_row_and_the_loop_goes_on(
-    campaign: Campaign, capsys: pytest.CaptureFixture[str]
+    campaign: Campaign, capsys: pytest.CaptureFixture[str], verbose: bool
 ) -> None:
     run = campaign.run()
-    results = run_against(run, policy_callable=crash_on_negative)
+    results = run_against(run, policy_callable=crash_on_negative, verbose=verbose)
     assert [each.status for each in results] == ["complete"] * 2 + ["failed"] + ["complete"] * 2
     failed = results[2]
     assert failed.error == "ValueError: a negative position"
     assert (failed.metrics, failed.candidate_episode_id) == ({}, None)
-    said = capsys.readouterr().err
-    assert "Traceback" in said
-    assert "in crash_on_negative" in said
+    line, *rest = capsys.readouterr().err.splitlines()
+    assert line == f"{campaign.ids[2]}: ValueError: a negative position"
+    assert ("in crash_on_negative" in "".join(rest)) == verbose
+    assert "in crash_on_negative" in str(failed.traceback)
     row = campaign.rows(run)[campaign.ids[2]]
     assert (row.status, row.error) == ("failed", "ValueError: a negative position")
     assert complete_run(run)["summary"]["counts"]["failed"] == 1
@@ -138,7 +146,7 @@ def test_a_policy_that_cannot_be_made_is_raised_and_leaves_the_run_open(campaign
             raise FileNotFoundError("weights.pt")
 
     run = campaign.run()
-    with pytest.raises(FileNotFoundError, match=r"weights\.pt"):
+    with pytest.raises(ConfigurationError, match=r"cannot be made: FileNotFoundError: weights\.pt"):
         run_against(run, policy_callable=Broken)
     assert campaign.statuses(run) == ["pending"] * 5
 
@@ -279,7 +287,7 @@ def test_a_real_run_can_be_tried_dry(campaign: Campaign) -> None:
 def test_a_result_after_the_end_stops_the_runner(campaign: Campaign) -> None:
     run = campaign.run()
     complete_run(run)
-    with pytest.raises(ConflictError):
+    with pytest.raises(ConfigurationError, match="takes no more results"):
         run_against(run, policy_callable=follow)
 
 
@@ -287,7 +295,7 @@ def test_a_cancelled_run_takes_no_more(campaign: Campaign) -> None:
     run = campaign.run()
     cancel_run(run)
     assert open_run(run.id, campaign.client).status == "cancelled"
-    with pytest.raises(ConflictError):
+    with pytest.raises(ConfigurationError, match="takes no more results"):
         run_against(run, policy_callable=follow)
     with pytest.raises(ConflictError):
         complete_run(run)
@@ -305,16 +313,29 @@ def test_two_runners_on_one_run_both_end_well(campaign: Campaign) -> None:
     assert campaign.statuses(run) == ["complete"] * 5
 
 
-def test_a_baseline_that_is_deleted_meanwhile_is_a_failed_row_and_the_others_go_on(
-    campaign: Campaign,
-) -> None:
+def test_a_baseline_cannot_be_deleted_while_its_run_is_open(campaign: Campaign) -> None:
     doomed = log_baseline(campaign.client, 9)
-    run = campaign.run(ids=[doomed, *campaign.ids[:2]])
+    run = campaign.run(ids=[doomed])
+    with pytest.raises(ConflictError, match=run.id):
+        campaign.client.delete_episode(doomed)
+    assert [each.status for each in run_against(run, policy_callable=follow)] == ["complete"]
+    complete_run(run)
     campaign.client.delete_episode(doomed)
+    assert open_run(run.id, campaign.client).baseline_episode_ids == []
+
+
+def test_a_baseline_that_is_gone_is_a_failed_row_and_the_others_go_on(campaign: Campaign) -> None:
+    gone = log_baseline(campaign.client, 9)
+    run = create_run(
+        candidate_policy_version="v2",
+        baseline_episode_ids=[gone, *campaign.ids[:2]],
+        client=campaign.client,
+        dry_run=True,
+    )
+    campaign.client.delete_episode(gone)
     results = run_against(run, policy_callable=follow)
     assert [each.status for each in results] == ["failed", "complete", "complete"]
     assert "NotFoundError" in str(results[0].error)
-    assert complete_run(run)["summary"]["counts"]["complete"] == 2
 
 
 def test_the_front_door_has_the_harness() -> None:

@@ -16,7 +16,7 @@ from rollbook.contracts.outcomes import OUTCOMES
 from rollbook.errors import ConfigurationError, InvalidValue
 from rollbook.evals import store_episodes
 from rollbook.evals.baselines import Baseline
-from rollbook.evals.policies import as_policy
+from rollbook.evals.policies.policy import as_policy
 from rollbook.evals.runs import complete_run, create_run, run_against
 from rollbook.evals.store_baselines import StoreBaselines
 from rollbook.evals.store_episodes import log_chains
@@ -184,7 +184,7 @@ def test_rewards_of_an_episode_are_read_from_its_own_store(client: Client, store
         return {"/choice/index": int(np.flatnonzero(obs["/candidates/valid"])[-1])}
 
     baselines = StoreBaselines(store, limit=4)
-    direct = replay_store(baselines, last)
+    direct = replay_store(baselines, last, policy_version="last-1")
     run = create_run(
         candidate_policy_version="last-1",
         baseline_episode_ids=ids,
@@ -213,7 +213,7 @@ def test_a_dry_run_takes_the_ids_of_episodes_and_those_of_chains(
     client: Client, store: Path
 ) -> None:
     chains = StoreBaselines(store, policy=GREEDY, limit=2)
-    direct = replay_store(chains, _first)
+    direct = replay_store(chains, _first, policy_version="first-1")
     logged = log_chains(client, store, policy=GREEDY, policy_version="explorer-8", limit=2)
     for ids, speaking in ((logged, client), (chains.ids, None)):
         run = create_run(
@@ -235,6 +235,30 @@ def test_an_episode_of_another_store_is_refused(client: Client, store: Path) -> 
     other = StoreBaselines(small_store(6, seed=5))
     with pytest.raises(ConfigurationError, match="was logged from the store"):
         other.row_of(fetched(client, episode_id))
+
+
+def test_a_run_with_another_store_is_refused_before_the_policy_is_called(
+    client: Client, store: Path, tmp_path: Path
+) -> None:
+    other = small_store(6, seed=5)
+
+    def never(obs: object) -> dict[str, object]:
+        raise AssertionError("nothing is replayed")
+
+    logged = log_chains(client, store, policy_version="explorer-7", limit=1)
+    for ids, given, said in (
+        (logged, other, "was logged from the store"),
+        (StoreBaselines(store, limit=1).ids, other, "has no chain"),
+        (logged, tmp_path / "missing.zarr", "cannot be replayed against"),
+    ):
+        run = create_run(
+            candidate_policy_version="c",
+            baseline_episode_ids=ids,
+            client=client,
+            dry_run=True,
+        )
+        with pytest.raises(ConfigurationError, match=said):
+            run_against(run, policy_callable=never, store=given)
 
 
 def test_a_copy_of_the_store_is_the_same_store(client: Client, store: Path, tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from rollbook.adapters.gymnasium import record
 from rollbook.errors import ConfigurationError, NotFoundError, ValidationError
 from rollbook.evals import verify
 from tests.evals.campaigns import Campaign, log_baseline
 from tests.evals.conftest import MakeClient
+from tests.evals.recorded_runs import SlidingEnv, away, push_away, push_towards, sliding
 from tests.evals.replay_policies import follow
 from tests.server.running import RunningServer
 
@@ -25,17 +27,14 @@ def succeeding(obs: Any) -> Any:
     return {**follow(obs), "_outcome": {"success": True}}
 
 
-def failing(obs: Any) -> Any:
-    return {**follow(obs), "_outcome": {"success": False}}
-
-
 def test_a_critical_scenario_closes_the_gate_until_it_is_passed(other: Campaign) -> None:
+    made = record(SlidingEnv(), away, seed=1, client=other.client, env_version="sliding-1")
+    assert made.episode is not None
+    spill = str(made.episode.id)
     promoted = verify.promote(
-        baseline_episode_id=other.ids[0], severity="critical", name="red cup", client=other.client
+        baseline_episode_id=spill, severity="critical", name="red cup", client=other.client
     )
-    again = verify.promote(
-        baseline_episode_id=other.ids[0], severity="critical", client=other.client
-    )
+    again = verify.promote(baseline_episode_id=spill, severity="critical", client=other.client)
     assert promoted["promoted"] is True
     assert (again["promoted"], again["scenario_id"]) == (False, promoted["scenario_id"])
 
@@ -45,19 +44,31 @@ def test_a_critical_scenario_closes_the_gate_until_it_is_passed(other: Campaign)
         verify.run_check(candidate_policy_version="v5", client=other.client)
 
     asked: dict[str, Any] = {"candidate_policy_version": "v5", "client": other.client}
-    code, gate = verify.run_check(**asked, policy_callable=succeeding, dry_run=True)
-    assert code == 0
+    inside: dict[str, Any] = {**asked, "environment": sliding}
+    code, gate = verify.run_check(**inside, policy_callable=push_towards, dry_run=True)
     assert [each["status"] for each in gate["dry_run"]] == ["pass"]
+    assert code == 0
     assert verify.check_gate(**asked)["passed"] is False  # it was only tried
 
-    code, gate = verify.run_check(**asked, policy_callable=failing)
+    code, gate = verify.run_check(**inside, policy_callable=push_away)
     assert (code, gate["passed"], gate["critical_failed"]) == (1, False, 1)
-    code, gate = verify.run_check(**asked, policy_callable=follow)
-    assert code == 1  # an outcome that nobody knows is no success
-    code, gate = verify.run_check(**asked, policy_callable=succeeding)
+    code, gate = verify.run_check(**inside, policy_callable=push_towards)
     assert (code, gate["passed"]) == (0, True)
     code, gate = verify.run_check(**asked)
     assert code == 0  # open: no policy is needed
+
+
+def test_what_a_policy_states_about_itself_passes_no_critical_scenario(other: Campaign) -> None:
+    baseline = log_baseline(other.client, 7)
+    verify.promote(baseline_episode_id=baseline, severity="critical", client=other.client)
+    asked: dict[str, Any] = {"candidate_policy_version": "v9", "client": other.client}
+    code, gate = verify.run_check(**asked, policy_callable=succeeding, dry_run=True)
+    [tried] = [each for each in gate["dry_run"] if each["baseline_episode_id"] == baseline]
+    assert (code, tried["status"]) == (1, "fail")
+    assert "not measured" in tried["error"]
+    for policy in (succeeding, follow):  # an outcome that nobody knows is no success either
+        code, gate = verify.run_check(**asked, policy_callable=policy)
+        assert (code, gate["passed"], gate["critical_passed"]) == (1, False, 0)
 
 
 def test_a_result_can_be_recorded_by_hand(other: Campaign) -> None:

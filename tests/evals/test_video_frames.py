@@ -14,7 +14,7 @@ from rollbook.errors import ConfigurationError, InvalidValue
 from rollbook.evals.baselines import Baseline
 from rollbook.evals.open_loop import replay_one
 from rollbook.evals.options import ReplayOptions
-from rollbook.evals.policies import as_policy
+from rollbook.evals.policies.policy import as_policy
 
 FPS = 10
 FRAMES = 58

@@ -30,11 +30,12 @@ def row(
     evidence: str | dict[str, str] | None = "closed_loop",
     **extra: Any,
 ) -> EvalResult:
-    """A complete result. `evidence` None: from a client that states none."""
-    metrics: dict[str, Any] = {}
+    """A complete result, in an environment that was checked. `evidence` None: from a client that states none."""
+    metrics: dict[str, Any] = {"repro": {"verified": True}}
     for name, pair in zip(OUTCOMES, (success, reward, collisions, time), strict=True):
         metrics[f"{name}_baseline"], metrics[f"{name}_candidate"] = pair
     metrics |= {"action_l2_distance": None, "ood_action_share": None, "step_count": 1} | extra
+    metrics["repro"] = {"verified": True} | metrics["repro"]
     if isinstance(evidence, str):
         evidence = {
             name: evidence if metrics[f"{name}_candidate"] is not None else "not_measured"
@@ -45,12 +46,9 @@ def row(
     return EvalResult(f"ep-{place:04}", f"re-{place:04}", "complete", metrics)
 
 
-def at(result: EvalResult, seed: object, version: object = "sim-1") -> EvalResult:
-    """The same, of a baseline that is known to have started from this seed in this version of its environment."""
-    result.metrics["repro"] = {
-        "env_version": {"baseline": version, "candidate": version},
-        "seed": {"baseline": seed, "candidate": seed},
-    }
+def at(result: EvalResult, situation: object) -> EvalResult:
+    """The same, of a baseline whose start the runner recognised."""
+    result.metrics["repro"] = {"verified": True, "situation": str(situation)}
     return result
 
 

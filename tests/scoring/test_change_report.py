@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+from itertools import takewhile
 from typing import Any
 
-from rollbook.cli.replay_report import report_lines, summary_lines
+from rollbook.cli.replays.replay_report import report_lines, summary_lines
 from rollbook.scoring import rollup
 from tests.scoring.result_rows import at, row, successes
+
+
+def section(lines: list[str], key: str) -> str:
+    """The line with this key and the indented lines below it, as one line."""
+    first = next(place for place, each in enumerate(lines) if key in each)
+    below = takewhile(lambda each: each.startswith(" " * 6), lines[first + 1 :])
+    return " ".join(each.strip() for each in (lines[first], *below))
 
 
 def change_line(distance: float, ood: float | None) -> str:
@@ -16,8 +24,7 @@ def change_line(distance: float, ood: float | None) -> str:
         "ood_share": ood,
     }
     summary = rollup([row(0, evidence={"actions": "open_loop"}, actions=actions)])
-    [line] = [each for each in summary_lines(summary) if "action_change" in each]
-    return line
+    return section(summary_lines(summary), "action_change")
 
 
 def test_actions_that_are_the_same_are_unchanged() -> None:
@@ -33,9 +40,9 @@ def test_any_change_is_one_even_where_its_digits_are_not_shown() -> None:
 
 def test_a_report_says_how_many_situations_its_pairs_are_of() -> None:
     results = [at(each, place % 5) for place, each in enumerate(successes(20, 0, 0))]
-    lines = summary_lines(rollup(results))
-    assert any("n 5/5  closed_loop" in each for each in lines)
-    assert any("20 pairs of 5 situations" in each for each in lines)
+    success = section(summary_lines(rollup(results)), "success_rate")
+    assert "n 5/5 closed_loop" in success
+    assert "20 pairs of 5 situations" in success
 
 
 def test_the_summary_of_another_server_is_shown_without_statistics() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
@@ -11,8 +10,8 @@ import pytest
 
 from rollbook.contracts.evals import EvalResult
 from rollbook.contracts.gate import Gate, MetricRule
-from rollbook.scoring.decision import EPSILON, judge
-from rollbook.scoring.intervals import tango_interval
+from rollbook.scoring.bounds.tail_bound import tail_bound
+from rollbook.scoring.decision import judge
 from rollbook.scoring.paired_tests import mcnemar_exact
 from rollbook.scoring.result_columns import ResultColumns
 from rollbook.scoring.run_rollup import measured
@@ -21,6 +20,7 @@ from tests.scoring.result_rows import crash, pending, rewards, rollup_json, row,
 SUCCESS_ONLY = Gate(
     rules=(MetricRule(metric="success", role="primary", margin=0.1, required=True),)
 )
+REWARD = msgspec.structs.replace(Gate.for_reward(), reward_range=(-2.0, 4.0))
 NOT_WORSE = msgspec.structs.replace(SUCCESS_ONLY, mode="non_inferiority")
 SEQUENTIAL = msgspec.structs.replace(SUCCESS_ONLY, design="sequential")
 
@@ -50,7 +50,9 @@ def test_many_wins_and_few_losses_ship() -> None:
     assert decision["better"] == ["success"]
     assert decision["needed_n"] == 0
     assert decision["left_out"] == ["reward_total", "collision_count"]
-    assert decision["sentence"].startswith("Ship: 40 pairs measured; success +27.5 points, 95 %")
+    assert decision["sentence"].startswith(
+        "Ship: 40 pairs measured; success +27.5 points, at least"
+    )
 
 
 def test_as_many_wins_as_losses_hold() -> None:
@@ -69,29 +71,36 @@ def test_a_clear_loss_is_a_regression_and_no_number_of_pairs_helps() -> None:
 def test_too_few_pairs_hold_and_say_how_many_more() -> None:
     decision = decided(successes(3, 0, 9), SUCCESS_ONLY, total=25)
     assert decision["reasons"] == ["missing_data", "insufficient_n", "not_better"]
-    assert decision["needed_n"] >= 13
-    assert decision["sentence"].startswith("Hold: 12 of 25 pairs measured; success +25.0 points, 9")
-    assert "more pairs are needed" in decision["sentence"]
+    assert decision["needed_n"] == 13
+    start = "Hold: 12 of 25 pairs measured (missing: 13 pending, counted as lost); success +25.0"
+    assert decision["sentence"].startswith(start)
+    assert "13 pairs of this run have no result yet" in decision["sentence"]
+    assert decision["next_step"] == "Finish the run: 13 of 25 pairs have no result yet."
 
 
 def test_a_loss_that_is_not_shown_but_not_ruled_out_asks_for_more_pairs() -> None:
     decision = decided(successes(3, 3, 24), NOT_WORSE)
-    assert decision["reasons"] == ["insufficient_n"]
-    assert 50 < decision["needed_n"] < 150
+    assert decision["reasons"] == ["could_be_worse:success"]
+    assert 80 < decision["needed_n"] < 180
 
 
 def test_a_refactoring_ships_when_it_is_not_worse() -> None:
-    assert decided(successes(0, 0, 25), NOT_WORSE)["recommend"] == "ship"
-    assert decided(successes(0, 0, 24), NOT_WORSE)["reasons"] == ["insufficient_n"]
+    assert decided(successes(0, 0, 29), NOT_WORSE)["recommend"] == "ship"
+    assert decided(successes(0, 0, 28), NOT_WORSE)["reasons"] == ["could_be_worse:success"]
+    assert decided(successes(0, 0, 24), NOT_WORSE)["reasons"][0] == "insufficient_n"
     decision = decided(successes(2, 4, 194), NOT_WORSE)
     assert decision["recommend"] == "ship"
     assert "not worse than the gate allows" in decision["sentence"]
 
 
-def test_the_estimate_beyond_the_margin_is_a_regression_even_when_unsure() -> None:
-    decision = decided(successes(0, 4, 26), NOT_WORSE)
-    assert mcnemar_exact(0, 4).worse > 0.05
-    assert decision["reasons"] == ["regression:success"]
+def test_a_loss_that_was_not_shown_is_never_called_a_regression() -> None:
+    for gate in (NOT_WORSE, SUCCESS_ONLY):
+        decision = decided(successes(0, 4, 26), gate)
+        assert mcnemar_exact(0, 4).worse > 0.05
+        assert "regression:success" not in decision["reasons"]
+        assert decision["reasons"][0] == "could_be_worse:success"
+        assert decision["needed_n"] > 30, "pairs that tell whether it is so"
+    assert "regression:success" in decided(successes(0, 5, 25), SUCCESS_ONLY)["reasons"]
 
 
 def test_crashes_count_as_losses() -> None:
@@ -128,31 +137,35 @@ def test_crashes_alone_say_nothing_about_a_success_nobody_knows() -> None:
     decision = decided([crash(place) for place in range(30)])
     assert decision["reasons"] == ["not_measured"]
     assert "(30 crashed)" in decision["sentence"]
+    assert "why no replay came to its end" in decision["next_step"]
+    assert "Measure the outcome" in decided([row(0)])["next_step"], "it ended, and nobody measured"
 
 
 def test_crashing_does_not_help_the_reward() -> None:
     """Without its crashes the candidate would look better."""
-    some = rewards(gains(40, 0.35))
-    assert decided(some, Gate.for_reward())["recommend"] == "ship"
+    some = rewards(gains(60, 0.5))
+    assert decided(some, REWARD)["recommend"] == "ship"
     crashed = some + [crash(100 + place) for place in range(4)]
-    summary = rollup_json(crashed, Gate.for_reward())
+    summary = rollup_json(crashed, REWARD)
     assert summary["decision"]["reasons"] == ["not_better"]
     assert summary["reward_mean"]["crashes"] == 4
-    assert "4 crashed, counted as a fall" in summary["reward_mean"]["note"]
+    assert summary["reward_mean"]["note"].startswith(
+        "4 crashed, counted as the lowest reward, but not in the mean of each policy"
+    )
 
 
 def test_a_crash_is_a_loss_where_no_measured_pair_is_one() -> None:
     """The worst pair that was measured may be a gain, or no difference at all."""
     margin = MetricRule(metric="reward_total", role="primary", margin=0.5, required=True)
     not_worse = Gate(mode="non_inferiority", rules=(margin,))
-    equal = [row(place, reward=(10.0, 10.0)) for place in range(30)]
+    equal = [row(place, reward=(10.0, 10.0)) for place in range(150)]
     assert decided(equal, not_worse)["recommend"] == "ship"
-    crashed = [crash(100 + place) for place in range(3)]
+    crashed = [crash(200 + place) for place in range(6)]
     summary = rollup_json(equal + crashed, not_worse)
     assert summary["decision"]["recommend"] == "hold"
-    assert summary["reward_mean"]["paired_delta"] == pytest.approx(-30 / 33)
+    assert summary["reward_mean"]["paired_delta"] == pytest.approx(-60 / 156)
     gained = rollup_json([row(place, reward=(1.0, 2.0)) for place in range(28)] + crashed)
-    assert gained["reward_mean"]["paired_delta"] == pytest.approx((28 - 3 * 2) / 31)
+    assert gained["reward_mean"]["paired_delta"] == pytest.approx((28 - 6 * 2) / 34)
 
 
 def test_a_guard_whose_values_are_all_nonsense_is_not_left_out() -> None:
@@ -166,7 +179,7 @@ def test_a_time_to_goal_of_few_pairs_is_no_claim() -> None:
         MetricRule(metric="success", role="guard"),
         MetricRule(metric="time_to_goal_s", role="primary"),
     )
-    reached = [row(place, success=(True, True), time=(10, 9 - place / 10)) for place in range(30)]
+    reached = [row(place, success=(True, True), time=(10, 9 - place / 50)) for place in range(150)]
     assert decided(reached, Gate(rules=rules))["better"] == ["time_to_goal_s"]
     failed = [row(place, success=(False, False)) for place in range(5, 30)]
     decision = decided(reached[:5] + failed, Gate(rules=rules))
@@ -193,30 +206,31 @@ def test_an_early_stop_does_not_excuse_pairs_that_were_taken_away() -> None:
 
 
 def test_a_reward_alone_can_ship() -> None:
-    decision = decided(rewards(gains(60, 0.5), evidence="counterfactual"), Gate.for_reward())
+    decision = decided(rewards(gains(60, 0.5), evidence="counterfactual"), REWARD)
     assert decision["recommend"] == "ship"
     assert decision["better"] == ["reward_total"]
     assert "better on reward" in decision["sentence"]
 
 
 def test_by_default_a_better_reward_ships_where_no_baseline_has_a_success() -> None:
-    better = rewards(gains(60, 0.5))
+    better = rewards(gains(150, 0.5))
     decision = decided(better)
     assert (decision["recommend"], decision["better"]) == ("ship", ["reward_total"])
+    assert "was not ruled out" in decision["sentence"]
     assert decision["gate"] == Gate.for_reward().as_dict()
     assert decided(better, Gate())["reasons"] == ["not_measured"], "asked for by name, it is needed"
 
 
 def test_by_default_a_success_of_one_baseline_has_to_be_measured() -> None:
     """A candidate cannot leave out the success that its baseline has."""
-    better = rewards(gains(60, 0.5))
+    better = rewards(gains(150, 0.5))
     better[7].metrics["success_baseline"] = True
     decision = decided(better)
     assert (decision["gate"], decision["reasons"]) == (Gate().as_dict(), ["not_measured"])
 
 
 def test_by_default_collisions_guard_a_better_reward() -> None:
-    better = rewards(gains(60, 0.5))
+    better = rewards(gains(150, 0.5))
     for number, each in enumerate(better):
         each.metrics.update(collision_count_baseline=0, collision_count_candidate=number % 2)
         each.metrics["evidence"]["collision_count"] = "closed_loop"
@@ -224,9 +238,9 @@ def test_by_default_collisions_guard_a_better_reward() -> None:
 
 
 def test_a_reward_that_may_yet_be_shown_says_how_many_more() -> None:
-    decision = decided(rewards(gains(30, 0.2)), Gate.for_reward())
+    decision = decided(rewards(gains(30, 0.2)), REWARD)
     assert decision["reasons"] == ["not_better"]
-    assert 50 < decision["needed_n"] < 300
+    assert 100 < decision["needed_n"] < 400
 
 
 def test_a_worse_reward_holds_however_good_the_success() -> None:
@@ -254,21 +268,24 @@ def test_a_gate_may_forbid_even_one_catastrophe() -> None:
     strict = MetricRule(metric="collision_count", role="guard", most_catastrophes=0)
     gate = Gate(rules=(*Gate().rules[:2], strict))
     assert decided(results)["recommend"] == "ship"
-    assert decided(results, gate)["reasons"] == ["regression:collision_count"]
+    assert decided(results, gate)["reasons"] == ["catastrophes:collision_count"]
 
 
 def test_a_guard_with_a_margin_has_to_rule_it_out() -> None:
     rule = MetricRule(metric="reward_total", role="guard", margin=0.2)
-    gate = Gate(rules=(SUCCESS_ONLY.rules[0], rule))
+    gate = Gate(rules=(SUCCESS_ONLY.rules[0], rule), reward_range=(-3.0, 3.0))
     results = successes(12, 0, 28)
     for result, value in zip(results, gains(40, 0.0), strict=True):
         result.metrics.update(reward_total_baseline=0.0, reward_total_candidate=value)
         result.metrics["evidence"]["reward_total"] = "closed_loop"
     decision = decided(results, gate)
-    assert decision["reasons"] == ["insufficient_n"]
-    assert 50 < decision["needed_n"] + 40 < 300
-    wide = Gate(rules=(SUCCESS_ONLY.rules[0], msgspec.structs.replace(rule, margin=0.5)))
-    assert decided(results, wide)["recommend"] == "ship"
+    assert decision["reasons"] == ["could_be_worse:reward_total"]
+    assert 100 < decision["needed_n"] < 400
+    wide = msgspec.structs.replace(rule, margin=0.7)
+    accepting = msgspec.structs.replace(gate, rules=(SUCCESS_ONLY.rules[0], wide))
+    assert decided(results, accepting)["recommend"] == "ship"
+    undeclared = msgspec.structs.replace(accepting, reward_range=None)
+    assert decided(results, undeclared)["reasons"] == ["undeclared_range"]
 
 
 def test_holm_asks_more_of_two_chances_than_of_one() -> None:
@@ -280,7 +297,9 @@ def test_holm_asks_more_of_two_chances_than_of_one() -> None:
     for result, value in zip(five, gains(40, 0.0), strict=True):
         result.metrics.update(reward_total_baseline=0.0, reward_total_candidate=value)
         result.metrics["evidence"]["reward_total"] = "closed_loop"
-    assert decided(five)["reasons"] == ["not_better"], "0.031 is not below 0.05 / 2"
+    assert decided(five)["recommend"] == "ship", "a reward without a range cannot be claimed"
+    declared = Gate(reward_range=(-3.0, 3.0))
+    assert decided(five, declared)["reasons"] == ["not_better"], "0.031 is not below 0.05 / 2"
 
 
 @pytest.mark.parametrize("evidence", ["asserted", "open_loop", "not_measured"])
@@ -307,26 +326,36 @@ def test_numbers_of_two_kinds_do_not_average() -> None:
 def test_gaps_hold() -> None:
     results = successes(12, 0, 28)
     gaps = [row(100 + place) for place in range(5)]
-    assert decided(results + gaps)["reasons"] == ["missing_data"]
-    assert decided(results + gaps[:4])["recommend"] == "ship"
+    decision = decided(results + gaps)
+    assert decision["reasons"] == ["missing_data"]
+    assert "success is missing in 5 of 45 pairs (5 candidate)" in decision["findings"][0]["text"]
+    assert decided(results + gaps[:2])["recommend"] == "ship", "12 to 2 is still better"
     waiting = decided(results + [pending(100 + place) for place in range(5)])
     assert waiting["reasons"] == ["missing_data"]
-    assert waiting["needed_n"] == 1
+    assert waiting["needed_n"] == 5
+    ignoring = Gate(missing="ignore")
+    assert decided(results + gaps, ignoring)["reasons"] == ["missing_data"]
+    ignored = decided(results + gaps[:4], ignoring)
+    assert ignored["recommend"] == "ship"
+    assert "(missing: 4 candidate, ignored)" in ignored["sentence"]
 
 
 def test_another_environment_or_seed_holds() -> None:
     results = successes(12, 0, 28)
-    results[7].metrics["repro"] = {"env_match": False, "deterministic": True}
+    checked = {"verified": True}
+    results[7].metrics["repro"] = {**checked, "env_match": False, "deterministic": True}
     assert decided(results)["reasons"] == ["env_mismatch"]
-    results[7].metrics["repro"] = {"env_match": True, "seed": {"baseline": 1, "candidate": 2}}
+    seeds = {"baseline": 1, "candidate": 2}
+    results[7].metrics["repro"] = {**checked, "env_match": True, "seed": seeds}
     assert decided(results)["reasons"] == ["env_mismatch"]
-    results[7].metrics["repro"] = {"env_match": None, "seed": {"baseline": None, "candidate": 2}}
+    unknown = {"baseline": None, "candidate": 2}
+    results[7].metrics["repro"] = {**checked, "env_match": None, "seed": unknown}
     assert decided(results)["recommend"] == "ship"
 
 
 def test_a_baseline_that_does_not_repeat_itself_holds() -> None:
     results = successes(12, 0, 28)
-    results[7].metrics["repro"] = {"env_match": True, "deterministic": False}
+    results[7].metrics["repro"] = {"verified": True, "deterministic": False}
     assert decided(results)["reasons"] == ["nondeterministic_baseline"]
 
 
@@ -357,21 +386,21 @@ def test_a_critical_scenario_passes_only_when_it_was_seen_to(result: EvalResult)
 def test_without_success_in_the_gate_a_critical_scenario_needs_no_success() -> None:
     results = rewards(gains(60, 0.5))
     critical = {"ep-0005": "sc-1"}
-    assert decided(results, Gate.for_reward(), critical=critical)["recommend"] == "ship"
+    assert decided(results, REWARD, critical=critical)["recommend"] == "ship"
 
 
 def test_nothing_on_a_threshold_ships() -> None:
-    """The margin is moved onto the bound itself, and a billionth to either side of it."""
+    """The margin is moved onto the bound itself, and a little to either side of it."""
     results = successes(3, 1, 46)
-    bound = -tango_interval(3, 1, 50, 0.90)[0]
+    bound = -tail_bound(np.array([1.0] * 3 + [-1.0] + [0.0] * 46), 1.0, 0.05)
 
     def verdict(margin: float) -> str:
         rule = msgspec.structs.replace(NOT_WORSE.rules[0], margin=margin)
         return str(decided(results, msgspec.structs.replace(NOT_WORSE, rules=(rule,)))["recommend"])
 
     assert verdict(bound) == "hold"
-    assert verdict(bound + EPSILON / 2) == "hold"
-    assert verdict(bound + 2 * EPSILON) == "ship"
+    assert verdict(bound - 1e-6) == "hold"
+    assert verdict(bound + 1e-6) == "ship"
 
 
 def test_a_p_value_of_exactly_alpha_does_not_ship() -> None:
@@ -387,7 +416,7 @@ def test_time_to_goal_never_ships_on_its_own() -> None:
         MetricRule(metric="success", role="guard", margin=0.1),
     )
     gate = Gate(rules=rules)
-    times = gains(40, 3.0)
+    times = gains(150, 3.0)
     timed = [row(place, time=(20.0, 20.0 - gain)) for place, gain in enumerate(times)]
     assert decided(timed, gate)["reasons"] == ["not_better"], "nobody knows who reached the goal"
     both = [
@@ -410,8 +439,8 @@ def test_sequential_superiority_comes_from_the_bet_alone() -> None:
 
 
 def test_a_reward_does_not_ship_a_sequential_run() -> None:
-    results = successes(0, 0, 40)
-    for result, value in zip(results, gains(40, 2.0), strict=True):
+    results = successes(0, 0, 150)
+    for result, value in zip(results, gains(150, 2.0), strict=True):
         result.metrics.update(reward_total_baseline=0.0, reward_total_candidate=value)
         result.metrics["evidence"]["reward_total"] = "closed_loop"
     assert decided(results)["better"] == ["reward_total"]
@@ -448,10 +477,10 @@ def test_an_empty_run_holds() -> None:
 
 
 def test_the_needed_number_of_pairs_is_about_enough() -> None:
-    """Twice the pairs of the same kind, and what was needed is there."""
+    """A new run of that size, with pairs of the same kind, ships."""
     results = successes(4, 1, 45)
     needed = decided(results, SUCCESS_ONLY)["needed_n"]
-    share = (50 + needed) / 50
+    share = needed / 50
     grown = successes(round(4 * share), round(share), round(45 * share))
     assert decided(grown, SUCCESS_ONLY)["recommend"] == "ship"
 
@@ -461,4 +490,4 @@ def test_judging_columns_needs_nothing_that_is_only_shown() -> None:
     facts, statistics = measured(columns, Gate())
     verdict = judge(statistics, Gate(), facts)
     assert verdict.recommend == "ship"
-    assert math.isfinite(statistics["success"].lower or math.nan)
+    assert statistics["success"].judged.lower(0.05) > 0

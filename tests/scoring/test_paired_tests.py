@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from rollbook.scoring.bounds.flip_bound import RANDOM_SETS, sign_flip
 from rollbook.scoring.paired_tests import (
-    RANDOM_FLIPS,
     holm,
     interquartile_mean,
     mcnemar_exact,
     mcnemar_mid_p,
     probability_of_improvement,
-    sign_flip,
 )
 
 
@@ -96,7 +95,7 @@ def test_a_seed_gives_the_same_flips_again() -> None:
 
 
 def test_random_flips_never_claim_more_than_they_can_know() -> None:
-    assert sign_flip(np.ones(500)).better == 1 / (RANDOM_FLIPS + 1)
+    assert sign_flip(np.ones(500)).better == 1 / (RANDOM_SETS + 1)
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1.0, 1e300])

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from rollbook.scoring.paired_tests import e_value, log_e_value
+from rollbook.scoring.paired_tests import log_e_value
+from rollbook.scoring.watched_bets import e_value_of
+
+
+def e_value(wins: int, losses: int) -> float:
+    return e_value_of(float(log_e_value(wins, losses)))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from rollbook.contracts.evals import Evidence
+from rollbook.contracts.evals import MEASURED, Evidence
 from rollbook.contracts.outcomes import OUTCOMES, Outcome
 from rollbook.digest import digest_of
 from rollbook.errors import ConfigurationError
@@ -20,8 +20,16 @@ from rollbook.errors import ConfigurationError
 Role: TypeAlias = Literal["primary", "guard", "info"]
 Mode: TypeAlias = Literal["superiority", "non_inferiority"]
 Design: TypeAlias = Literal["fixed", "sequential"]
+Missing: TypeAlias = Literal["lost", "ignore"]
+Tails: TypeAlias = Literal["gaffke", "proven", "scenes"]
+LedgerUse: TypeAlias = Literal["print", "decide"]
 
 SUCCESS_MARGIN = 0.10
+MOST_LOOKS = 4
+LOOK_LEVELS = (0.05, 0.0304, 0.0218, 0.0169)
+"""Level of each look at an alpha of .05, for a plan of one to four looks in which each look doubles the pairs."""
+FOUND_CLUSTERS = "auto"
+NO_CLUSTERS = "none"
 
 
 class MetricRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,6 +61,27 @@ class MetricRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise _invalid(named, self.most_catastrophes, "a number that is not negative")
 
 
+class SliceGuard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A slice that is shown to be worse holds the candidate, whatever the average is."""
+
+    by: str
+    """What the pairs are divided by: `task`, `scene`, `robot`, `env_version`, `tag`, or a key of the metadata."""
+    metric: Outcome = "success"
+    margin: float = 0.0
+    """A slice vetoes when its loss is shown to be larger than this. All slices of the gate are tested together, at the
+    level of the gate (Holm)."""
+    least_pairs: int = 10
+    """Slices with fewer pairs are shown and cannot veto."""
+
+    def __post_init__(self) -> None:
+        if not self.by.strip():
+            raise _invalid("guard_slices.by", self.by, "a text that is not blank")
+        if not (math.isfinite(self.margin) and self.margin >= 0):
+            raise _invalid("guard_slices.margin", self.margin, "a number that is not negative")
+        if self.least_pairs < 1:
+            raise _invalid("guard_slices.least_pairs", self.least_pairs, "a number from 1")
+
+
 _DEFAULT_RULES = (
     MetricRule(metric="success", role="primary", margin=SUCCESS_MARGIN, required=True),
     MetricRule(metric="reward_total", role="primary"),
@@ -65,20 +94,52 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """`Gate()` is the default: success rate or reward is better, success is not more than 10 points worse, collisions
     are not more, and there are 25 pairs or more."""
 
-    version: Literal["gate.v1"] = "gate.v1"
+    version: Literal["gate.v1", "gate.v2"] = "gate.v2"
+    """The fields of a `gate.v1` have the same meaning; those that it does not have are the defaults."""
     mode: Mode = "superiority"
     """`non_inferiority` is for changes that should make no difference, such as a refactoring or a smaller number
     format."""
     design: Design = "fixed"
     """A `sequential` run may be looked at after every episode and stopped early. A `fixed` run detects more with the
-    same number of pairs. In a sequential run only success can be shown to be better."""
+    same number of pairs. In a sequential run success can be shown to be better, and the reward if `reward_range` is
+    declared."""
     alpha: float = 0.05
+    """The level of the tests: 0.05 ships at most one of twenty candidates that are not better."""
     n_min: int = 25
+    """Hold when there are fewer pairs."""
+    cluster: str = FOUND_CLUSTERS
+    """Pairs that share this label are alike and are tested together: `scene`, `task`, or a key of the metadata. `auto`:
+    the scene where the pairs have one, else the task. `none`: every pair counts alone."""
+    least_clusters: int = 10
+    """Hold when there are fewer clusters. A margin may need more."""
+    missing: Missing = "lost"
+    """`lost`: a missing outcome counts as the worst case, so that losing results never helps. `ignore`: up to
+    `1 - min_used_share` of the pairs may be missing, which a candidate can exploit."""
     min_used_share: float = 0.9
-    """Share of the pairs that have to be measured on both sides."""
-    evidence: tuple[Evidence, ...] = ("closed_loop", "counterfactual")
+    """With `missing = "ignore"`: the share of the pairs that have to be measured on both sides."""
+    evidence: tuple[Evidence, ...] = MEASURED
     """Kinds of evidence that are accepted for an outcome that decides."""
     rules: tuple[MetricRule, ...] = _DEFAULT_RULES
+    reward_range: tuple[float, float] | None = None
+    """Lowest and highest reward that an episode can have. Its width is the worst loss of a pair; a reward outside it
+    holds. None: the range that was seen counts, there have to be 150 pairs, and the decision says that a larger loss
+    was not ruled out."""
+    tails: Tails = "gaffke"
+    """How rare large losses are bounded. `gaffke`: strongest, with a level that is conjectured for outcomes of more
+    than two values. `proven`: by bets, weaker. `scenes`: whole clusters may be lost too; needs more than 50 of them."""
+    looks: int = 1
+    """How often the run is judged: 1 to 4 times, each time with twice as many pairs as before. The level of each look
+    is lower, so that equal policies ship no more often than with one look."""
+    ledger: LedgerUse = "print"
+    """The server counts the runs on overlapping baselines. `print`: the corrected level is shown. `decide`: run number
+    t is judged at alpha / (t (t + 1))."""
+    accept_unverified_environment: bool = False
+    """Whether outcomes count although nobody checked that the environment is the recorded one. A baseline without
+    recorded actions cannot be checked."""
+    accept_retried: bool = False
+    """Whether outcomes count although pairs were replayed again after the policy had failed, or the runner had
+    ended, in them."""
+    guard_slices: tuple[SliceGuard, ...] = ()
     seed: int = 0
     """Seed of the random sign flips, so that the same results give the same decision."""
 
@@ -87,6 +148,24 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise _invalid("alpha", self.alpha, "a number between 0 and 0.5")
         if not 1 <= self.n_min <= 1_000_000:
             raise _invalid("n_min", self.n_min, "a number from 1 to 1000000")
+        if not self.cluster.strip():
+            raise _invalid(
+                "cluster", self.cluster, "auto, none, scene, task or a key of the metadata"
+            )
+        if not 2 <= self.least_clusters <= 1_000_000:
+            raise _invalid("least_clusters", self.least_clusters, "a number from 2 to 1000000")
+        if not 1 <= self.looks <= MOST_LOOKS:
+            raise _invalid("looks", self.looks, f"a number from 1 to {MOST_LOOKS}")
+        if self.looks > 1 and self.design == "sequential":
+            raise _invalid(
+                "looks", self.looks, "1 for the design sequential, which may be looked at any time"
+            )
+        if self.reward_range is not None:
+            low, high = self.reward_range
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise _invalid(
+                    "reward_range", list(self.reward_range), "two numbers, the lower one first"
+                )
         if not 0 < self.min_used_share <= 1:
             raise _invalid("min_used_share", self.min_used_share, "a share above 0, at most 1")
         if not -(2**63) <= self.seed < 2**63:
@@ -112,13 +191,23 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.mode == "non_inferiority" and all(rule.margin is None for rule in primaries):
             raise _invalid("rules", names, "a primary with a margin for the mode non_inferiority")
         needs_success = self.mode == "superiority" and self.design == "sequential"
-        if needs_success and roles.get("success") != "primary":
-            raise _invalid("rules", names, "success as a primary for the design sequential")
+        bounded = self.reward_range is not None and roles.get("reward_total") == "primary"
+        if needs_success and roles.get("success") != "primary" and not bounded:
+            expected = "success as a primary for the design sequential, or reward_total with a reward_range"
+            raise _invalid("rules", names, expected)
+
+    @property
+    def look_level(self) -> float:
+        """The level of each look."""
+        if self.alpha == LOOK_LEVELS[0]:
+            return LOOK_LEVELS[self.looks - 1]
+        return self.alpha / self.looks
 
     @classmethod
-    def for_reward(cls) -> Gate:
+    def for_reward(cls, reward_range: tuple[float, float] | None = None) -> Gate:
         """A gate on the reward alone, for rollout stores, where nothing is a success or a failure."""
-        return cls(rules=(MetricRule(metric="reward_total", role="primary", required=True),))
+        rules = (MetricRule(metric="reward_total", role="primary", required=True),)
+        return cls(rules=rules, reward_range=reward_range)
 
     @classmethod
     def for_baselines(cls, known: Collection[str]) -> Gate:

@@ -6,8 +6,8 @@ print(rollbook.evals.complete_run(run)["summary"]["decision"]["sentence"])
 
 `runs` has the verbs, `options` their keywords. `runner` replays all baselines of a run: `baselines` and
 `store_baselines` fetch them, `workers` replay them by `open_loop`, `closed_loop` or `counterfactual`, and `journal` and
-`delivery` bring the results to the server. This room imports `client`, `store` and `scoring`, never `server` or
-`adapters`.
+`delivery` bring the results to the server. The policy runs in a `policy_process`. This room imports `client`, `store`
+and `scoring`, never `server` or `adapters`.
 """
 
 from typing import TYPE_CHECKING
@@ -26,20 +26,28 @@ if TYPE_CHECKING:
     from rollbook.evals.baselines import (
         look_up as look_up,
     )
-    from rollbook.evals.closed_loop import (
+    from rollbook.evals.calibration import (
         calibrate as calibrate,
-        run_closed_loop as run_closed_loop,
+    )
+    from rollbook.evals.compared_runs import (
+        compare as compare,
     )
     from rollbook.evals.eval_run import (
         EvalRun as EvalRun,
     )
-    from rollbook.evals.policies import (
+    from rollbook.evals.fresh_draw import (
+        fresh_baselines as fresh_baselines,
+    )
+    from rollbook.evals.policies.policy import (
         Action as Action,
         Observation as Observation,
         PolicyCallable as PolicyCallable,
         ReplayEpisode as ReplayEpisode,
         StepContext as StepContext,
         load_policy as load_policy,
+    )
+    from rollbook.evals.replay_audit import (
+        audit_run as audit_run,
     )
     from rollbook.evals.runs import (
         cancel_run as cancel_run,
@@ -56,6 +64,10 @@ if TYPE_CHECKING:
     )
     from rollbook.evals.store_replay import (
         replay_store as replay_store,
+        rollup_store as rollup_store,
+    )
+    from rollbook.evals.worlds.closed_loop import (
+        run_closed_loop as run_closed_loop,
     )
 else:
     __getattr__, __dir__, __all__ = lazy_names(
@@ -64,9 +76,12 @@ else:
             "rollbook.contracts.evals": ("EvalResult",),
             "rollbook.contracts.gate": ("Gate", "MetricRule", "gate_from"),
             "rollbook.evals.baselines": ("look_up",),
-            "rollbook.evals.closed_loop": ("calibrate", "run_closed_loop"),
+            "rollbook.evals.calibration": ("calibrate",),
+            "rollbook.evals.worlds.closed_loop": ("run_closed_loop",),
+            "rollbook.evals.compared_runs": ("compare",),
             "rollbook.evals.eval_run": ("EvalRun",),
-            "rollbook.evals.policies": (
+            "rollbook.evals.fresh_draw": ("fresh_baselines",),
+            "rollbook.evals.policies.policy": (
                 "Action",
                 "Observation",
                 "PolicyCallable",
@@ -74,6 +89,7 @@ else:
                 "StepContext",
                 "load_policy",
             ),
+            "rollbook.evals.replay_audit": ("audit_run",),
             "rollbook.evals.runs": (
                 "cancel_run",
                 "complete_run",
@@ -83,7 +99,7 @@ else:
             ),
             "rollbook.evals.store_baselines": ("StoreBaselines",),
             "rollbook.evals.store_episodes": ("log_chains",),
-            "rollbook.evals.store_replay": ("replay_store",),
+            "rollbook.evals.store_replay": ("replay_store", "rollup_store"),
         },
         extra="evals",
     )

@@ -85,7 +85,7 @@ class Ticket:
         if self.record is None:
             message = f"episode {self.id} does not exist: it was deleted, or is not yours"
             raise NotFoundError(status_code=404, message=message)
-        record = self._whole_record(client, self.record)
+        record = self.whole_record(client)
         there = [kind for kind in kinds if self.record.artifact(kind) is not None]
         files = {kind: self._file(client, kind) for kind in there}
         arrays = {kind: read_npz(files[kind]) for kind in _READ_KINDS if kind in files}
@@ -99,9 +99,10 @@ class Ticket:
             outcome_of(record.metadata),
         )
 
-    def _whole_record(self, client: Client, record: EpisodeRecord) -> EpisodeRecord:
-        """A lookup leaves out metadata that is large."""
-        return client.episode(self.id).record if record.metadata_truncated else record
+    def whole_record(self, client: Client) -> EpisodeRecord:
+        """The record with all its metadata: a lookup leaves it out where it is large."""
+        assert self.record is not None
+        return client.episode(self.id).record if self.record.metadata_truncated else self.record
 
     def _file(self, client: Client, kind: ArtifactKind) -> Path | bytes:
         """The artifact's bytes if they came with the ticket, else its file in the cache, downloaded if needed."""

@@ -21,15 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.contracts.candidate_keys import CHOICE_KEY, SCORE_KEY
 from rollbook.contracts.evals import Evidence
 from rollbook.contracts.outcomes import OUTCOMES
 from rollbook.errors import InvalidValue
 from rollbook.store.reader import RolloutZarrStoreReader
 
-CHOICE_KEY = "/choice/index"
-"""Answer of a policy: the index of a candidate in its shell."""
-SCORE_KEY = "/choice/score"
-"""Answer of a policy: a score for each candidate. The valid candidate with the greatest score is chosen."""
 NO_CHOICE = -1
 _NO_SCALE = 1e-12
 """If best and random differ by less, there was nothing to choose."""
@@ -137,6 +134,12 @@ class StateRewards:
             valid=np.asarray(columns["valid_action_mask"]),
             taken=columns["selected_candidate_index"].astype(np.int64),
         )
+
+    def limits(self) -> NDArray[np.float64]:
+        """[2, S]: lowest and highest reward of any choice. A state that does not count has a reward of 0."""
+        known = ~np.isnan(self.reward)
+        worst, best = self._extreme(np.inf, known), self._extreme(-np.inf, known)
+        return np.stack([np.minimum(np.nan_to_num(worst), 0), np.maximum(np.nan_to_num(best), 0)])
 
     def judged(self, chosen: NDArray[np.int64]) -> JudgedSteps:
         known = ~np.isnan(self.reward)

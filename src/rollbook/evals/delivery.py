@@ -92,6 +92,12 @@ class ResultDelivery:
             except queue.Full:
                 continue
 
+    def keep_attempts(self, results: Sequence[EvalResult]) -> None:
+        """Reports results of pairs that will be replayed again, and returns when the server has them: it keeps what a
+        later result replaces."""
+        if results:
+            self._report([FinishedReplay(each) for each in results])
+
     def finish(self) -> None:
         """Waits until all batches are sent, and sends the failed ones once more."""
         self._end(try_again=True)
@@ -321,7 +327,8 @@ def call_user(callback: OnDelivered, result: EvalResult) -> None:
 
 
 def replay_name(run: EvalRun, baseline_id: str) -> str:
-    suffix = f" · {baseline_id[:8]}"
+    # ids that were made at the same time begin alike
+    suffix = f" · {baseline_id[-8:]}"
     name = run.name or f"replay {run.candidate_policy_version}"
     return f"{name[: LONGEST_NAME - len(suffix)]}{suffix}"
 

@@ -31,6 +31,7 @@ class EvalRun:
     dry: bool
     candidate_policy_revision: PolicyRevision | None
     baseline_policy_revision: PolicyRevision | None
+    gate_name: str | None
 
     def __init__(self, *args: Any, client: Client | None = None, **fields: Any) -> None:
         self.record = EvalRunRecord(*args, **fields)
@@ -48,6 +49,9 @@ class EvalRun:
 
     def __repr__(self) -> str:
         return repr(self.record).replace("EvalRunRecord(", "EvalRun(", 1)
+
+    def _repr_html_(self) -> str:
+        return self.record._repr_html_()
 
     __signature__ = inspect.Signature(
         sorted(

@@ -57,6 +57,11 @@ class EpisodeFrames:
         video = _Video(baseline.video, exactly=table.align != "hold")
         return cls(key, video, _times(baseline, table, video.fps))
 
+    @property
+    def shown(self) -> bool:
+        """Whether observations get frames."""
+        return self._key is not None and self._video is not None
+
     def added_to(self, observation: dict[str, Any], step: int) -> dict[str, Any]:
         if self._key is not None and self._video is not None:
             observation[self._key] = self._video.at(float(self._times[step]))

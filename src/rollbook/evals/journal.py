@@ -126,6 +126,10 @@ class Journal:
             write_bytes(self.folder / name, b"".join(parts))
         self._add([{"row": row.as_line()} for row in rows])
 
+    def started(self, baseline_id: str) -> None:
+        """Notes that a replay begins, so that a later runner knows about replays that never ended."""
+        self._add([{"started": baseline_id}], sync=False)
+
     def created(self, episodes: Mapping[str, str]) -> None:
         """Notes the replay episodes by baseline, so that a later runner fills these instead of creating others."""
         self._add([{"created": dict(episodes)}], sync=False)
@@ -168,8 +172,12 @@ class AbandonedJournals:
         self.folder = folder
         self._files: list[BinaryIO] = []
         self._rows: dict[str, FinishedReplay] = {}
+        self._started: set[str] = set()
         created: dict[str, str] = {}
-        for path in sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else ():
+        paths = sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else []
+        self.any_found = bool(paths)
+        """Whether a runner has left a journal here, or is writing one."""
+        for path in paths:
             file = open(path, "rb")  # noqa: SIM115 - closed by close
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -183,18 +191,26 @@ class AbandonedJournals:
             row.set_episode(created.get(row.id))
 
     def _take(self, line: Mapping[str, Any], created: dict[str, str]) -> None:
+        if "started" in line:
+            self._started.add(line["started"])
         if "row" in line:
             row = FinishedReplay.of_line(line["row"])
             self._rows[row.id] = row
+            self._started.discard(row.id)
         for baseline_id in line.get("delivered", ()):
             self._rows.pop(baseline_id, None)
         created.update(line.get("created", {}))
 
     @property
+    def interrupted(self) -> frozenset[str]:
+        """Baselines whose replay began and never ended, or of whose result a part is lost."""
+        lost = (row.id for row in self._rows.values() if not self._has_artifacts(row))
+        return frozenset(self._started).union(lost)
+
+    @property
     def rows(self) -> list[FinishedReplay]:
-        """Complete replays that were not delivered. Failed ones are left out, because they are replayed again."""
-        complete = (row for row in self._rows.values() if row.result.status == "complete")
-        return [row for row in complete if self._has_artifacts(row)]
+        """Replays that were not delivered. A failed one counts too: the runner decides whether it is repeated."""
+        return [row for row in self._rows.values() if self._has_artifacts(row)]
 
     def _has_artifacts(self, row: FinishedReplay) -> bool:
         return all(
@@ -225,11 +241,11 @@ def remove_journals(folder: Path) -> None:
 
 
 def _lines(file: BinaryIO) -> Iterator[dict[str, Any]]:
-    """Stops at a line that is not JSON: a killed runner may have written half of its last line."""
+    """Without lines that are not JSON: a killed runner may have written half of its last line."""
     for line in file:
         try:
             said = json.loads(line)
         except ValueError:
-            return
+            continue
         if isinstance(said, dict):
             yield said

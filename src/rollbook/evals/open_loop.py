@@ -17,13 +17,14 @@ from rollbook.contracts.streams import CLOCK_FIELD
 from rollbook.evals.baselines import Arrays, Baseline
 from rollbook.evals.frames import EpisodeFrames
 from rollbook.evals.options import STEPS_AT_ONCE, ReplayOptions
-from rollbook.evals.policies import (
+from rollbook.evals.policies.policy import (
     Action,
     Policy,
     ReplayEpisode,
     StepContext,
     checked_action,
 )
+from rollbook.evals.worlds.situations import recorded_repro
 from rollbook.scoring.actions import key_parts, stack_actions
 from rollbook.scoring.metrics import (
     action_l2_distance,
@@ -37,6 +38,10 @@ from rollbook.scoring.reference import ActionReference
 
 DISTANCE_KEY = "/replay/scaled_distance"
 """The distance at each step. It is stored with the actions, in one file, to halve the number of uploads."""
+
+_BYTES_AT_ONCE = 8 << 20
+_FRAMES_AT_ONCE = 8
+"""Limits of one message to a policy in another process."""
 
 Clock: TypeAlias = "NDArray[np.int64]"
 
@@ -96,6 +101,8 @@ def _answers(
         return list(_in_batches(table, frames, policy, episode, batch))
     if policy.chunk is not None:
         return list(_in_chunks(table, frames, policy, episode, policy.chunk))
+    if policy.takes_steps:
+        return list(_in_portions(table, frames, policy))
     return list(_one_by_one(table, frames, policy, episode))
 
 
@@ -115,6 +122,23 @@ def _one_by_one(
         observation = frames.added_to(table.row(step), step)
         at = None if t_ns is None else t_ns[step]
         yield policy.act(observation, StepContext(step, step == 0, step == last, at, episode))
+
+
+def _in_portions(
+    table: ObservationTable, frames: EpisodeFrames, policy: Policy
+) -> Iterator[Action]:
+    """As one by one, for a policy in another process: many steps go there in one message."""
+    size = sum(array.nbytes // max(1, len(array)) for array in table.arrays.values())
+    size += sum(array.nbytes for array in table.still.values())
+    portion = max(1, min(STEPS_AT_ONCE, _BYTES_AT_ONCE // max(1, size)))
+    if frames.shown:
+        portion = min(portion, _FRAMES_AT_ONCE)
+    t_ns = None if table.t_ns is None else table.t_ns.tolist()
+    for start in range(0, len(table), portion):
+        stop = min(start + portion, len(table))
+        observations = frames.added_to_batch(table.batch(start, stop), start)
+        at = None if t_ns is None else t_ns[start:stop]
+        yield from policy.act_steps(observations, start, len(table) - 1, at)
 
 
 def _in_chunks(
@@ -220,6 +244,7 @@ def _not_repeated(baseline: Baseline) -> dict[str, Any]:
         "seed": {"baseline": baseline.seed, "candidate": None},
         "env_match": None,
         "deterministic": None,
+        **recorded_repro(baseline),
     }
 
 

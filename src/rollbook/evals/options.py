@@ -14,7 +14,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
-from rollbook.contracts.evals import ALIGNMENTS, Align
+from rollbook.contracts.evals import ALIGNMENTS, ISOLATIONS, Align, Isolation
 from rollbook.errors import ConfigurationError
 
 # `rollbook --help` reads this module, so it imports nothing heavy
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rollbook.contracts.evals import EvalResult
     from rollbook.engines import Engine, Parallel
     from rollbook.evals.eval_run import EvalRun
-    from rollbook.evals.policies import PolicySource
+    from rollbook.evals.policies.process import PolicySource
 
 STEPS_AT_ONCE = 256
 """Steps that a policy with `act_batch` gets in one call."""
@@ -42,6 +42,8 @@ class CommandLine:
     """Needed where it is not the name of the field."""
     help: str | None = None
     """Needed where it is not the help of the field."""
+    short: str | None = None
+    """A second flag of one letter."""
     negated: bool = False
     """The flag sets the field to False."""
     metavar: str | None = None
@@ -58,8 +60,8 @@ class ReplayOptions:
     policy_callable: Any = field(
         metadata=_about(
             "A function from an observation to an action; an object with `act(obs, context)`; a class, or a "
-            "function that makes one for each worker; or `module:attr`. An error that it raises makes a failed "
-            "result, with the traceback on standard error, and the other baselines go on."
+            "function that makes one for each worker; `module:attr`; or the run folder of a training. An error that "
+            "it raises makes a failed result, and the other baselines go on."
         )
     )
     on_episode: Callable[[EvalResult], object] | None = field(
@@ -84,7 +86,8 @@ class ReplayOptions:
     resume: bool = field(
         default=False,
         metadata=_about(
-            "Leave out complete baselines, and deliver results that an earlier runner left in the `journal`."
+            "Replay only what has no result or failed by the infrastructure, and deliver results that an earlier "
+            "runner left in the `journal`. A failure of the policy stays a failure."
         ),
     )
     journal: str | os.PathLike[str] | None = field(
@@ -109,7 +112,7 @@ class ReplayOptions:
     step_timeout_s: float | None = field(
         default=None,
         metadata=_about(
-            "Seconds that one answer of the policy may take.",
+            "Seconds that one answer of the policy may take; by default 300, and without limit in a thread.",
             float | None,
             flag="--step-timeout",
             least=0.001,
@@ -136,6 +139,13 @@ class ReplayOptions:
     store: str | os.PathLike[str] | None = field(
         default=None, metadata=_about("A rollout store that knows the reward of every choice.")
     )
+    source: str | os.PathLike[str] | None = field(
+        default=None,
+        metadata=_about(
+            "The source store from which the rollouts of `store` were generated. The candidate is then rolled out in "
+            "the generator, from the roots of the stored chains, and its returns are measured (closed loop)."
+        ),
+    )
     frames: bool | Mapping[str, str] = field(
         default=False,
         metadata=_about(
@@ -150,16 +160,74 @@ class ReplayOptions:
             f"Steps that a policy with `act_batch` gets in one call; by default {STEPS_AT_ONCE}."
         ),
     )
+    isolation: Isolation = field(
+        default="process",
+        metadata=_about(
+            "Where the policy runs. `process`: in a process of its own, which sees observations only. `thread`: inside "
+            "the runner; it is easier to debug, but a policy that ends the process, or crashes, ends the runner with "
+            "its own exit status (0 is ship), and it can change results.",
+            Isolation,
+        ),
+    )
+    trusted: bool = field(
+        default=False,
+        metadata=_about(
+            "Show the policy the whole record of each episode: id, seed, outcome and metadata. A policy that knows "
+            "them can pass without being better.",
+            bool,
+            flag="--trusted",
+        ),
+    )
+    retry_failed: bool = field(
+        default=False,
+        metadata=_about(
+            "With `resume`: also replay baselines in which the policy failed. The run is marked as retried, and the "
+            "gate then holds unless it has `accept_retried`.",
+            bool,
+            flag="--retry-failed",
+            help="With --resume: also replay episodes in which the policy failed. The run is marked as retried, and "
+            "the gate then holds unless it has accept_retried.",
+        ),
+    )
+    verbose: bool = field(
+        default=False,
+        metadata=_about(
+            "Print the traceback of each failed result on standard error, not only one line.",
+            bool,
+            flag="--verbose",
+            short="-v",
+        ),
+    )
+    check_determinism: bool = field(
+        default=True,
+        metadata=_about(
+            "Play the recorded actions, and fixed random ones, in the environment before the candidate acts. Without "
+            "it, nobody knows whether the world is the recorded one, and the gate holds unless it has "
+            "`accept_unverified_environment`.",
+            bool,
+            flag="--no-world-check",
+            negated=True,
+            help="Do not play recorded and random actions in the environment before the candidate acts, for example "
+            "because it moves a real robot. The gate then holds unless it has accept_unverified_environment.",
+        ),
+    )
 
     @property
     def policy(self) -> PolicySource:
-        from rollbook.evals.policies import PolicySource
+        from rollbook.evals.policies.process import PolicySource
 
-        return PolicySource(self.policy_callable, self.step_timeout_s)
+        if isinstance(self.policy_callable, PolicySource):  # it was tried before
+            return self.policy_callable
+
+        return PolicySource(self.policy_callable, self.step_timeout_s, self.isolation, self.trusted)
 
     @property
     def store_path(self) -> str | None:
         return None if self.store is None else os.fspath(self.store)
+
+    @property
+    def source_path(self) -> str | None:
+        return None if self.source is None else os.fspath(self.source)
 
     @property
     def journal_path(self) -> Path | None:
@@ -181,14 +249,16 @@ class ReplayOptions:
 
     @property
     def worker_kind(self) -> Parallel:
-        """One worker without a time limit runs in the caller's own thread, where debuggers work."""
-        alone = self.workers == 1 and self.step_timeout_s is None
+        """One worker runs in the caller's own thread, where debuggers work, unless the engine has to watch the time
+        of a policy in that thread."""
+        watched = self.step_timeout_s is not None and self.isolation == "thread"
+        alone = self.workers == 1 and not watched
         return "inline" if self.parallel == "thread" and alone else self.parallel
 
     def check(self) -> None:
         """Raises ConfigurationError for values that are wrong or contradict each other, before anything is sent."""
-        from rollbook.evals.environments import environment_factory, try_environment
         from rollbook.evals.frames import frame_key
+        from rollbook.evals.worlds.environments import environment_factory, try_environment
 
         _check_positive("workers", self.workers, whole=True)
         _check_positive("batch", self.batch, whole=True)
@@ -201,9 +271,19 @@ class ReplayOptions:
                 raise ConfigurationError(message=message)
             # an environment for a cluster may need what is not installed here
             (try_environment if self.engine == "local" else environment_factory)(self.environment)
+        if self.source is not None and self.store is None:
+            message = "source= is the source of a rollout store; give store= too"
+            raise ConfigurationError(message=message)
         frame_key(self.frames)
-        if self.align not in ALIGNMENTS:
-            message = f"align is {self.align!r}, expected {', '.join(ALIGNMENTS)}"
+        for name, value, known in (
+            ("align", self.align, ALIGNMENTS),
+            ("isolation", self.isolation, ISOLATIONS),
+        ):
+            if value not in known:
+                message = f"{name} is {value!r}, expected {', '.join(known)}"
+                raise ConfigurationError(message=message)
+        if self.retry_failed and not self.resume:
+            message = "retry_failed repeats baselines of an earlier runner: it needs resume"
             raise ConfigurationError(message=message)
         if self.in_other_processes or not self.policy.keeps_state:
             return

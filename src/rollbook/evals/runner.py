@@ -6,17 +6,16 @@ gives a failed result, and the others go on. Results are on disk before they are
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollbook.contracts.evals import LONGEST_ERROR, EvalResult
-from rollbook.contracts.gate import gate_from
+from rollbook.contracts.evals import INFRASTRUCTURE, INTERRUPTED, EvalResult
 from rollbook.engines import Done, TaskFailure, run_tasks
-from rollbook.errors import RollbookError, TransportError
+from rollbook.errors import ConfigurationError, RollbookError, TransportError
 from rollbook.evals.baselines import (
     Baseline,
     Fetched,
@@ -25,13 +24,22 @@ from rollbook.evals.baselines import (
     look_up,
 )
 from rollbook.evals.delivery import ResultDelivery, call_user
+from rollbook.evals.early_stop import EarlyStop
 from rollbook.evals.eval_run import EvalRun
+from rollbook.evals.failures import (
+    failed_result,
+    interrupted_result,
+    print_failure,
+    print_lost_journal,
+)
 from rollbook.evals.journal import AbandonedJournals, FinishedReplay, Journal
 from rollbook.evals.options import ReplayOptions
-from rollbook.evals.server_calls import critical_scenarios, results_of
-from rollbook.evals.workers import INFRASTRUCTURE, WorkerPlan
+from rollbook.evals.pair_evidence import PairEvidence
+from rollbook.evals.policies.process import PolicySource
+from rollbook.evals.server_calls import results_of
+from rollbook.evals.workers import WorkerPlan
+from rollbook.notebook import Progress, show_nothing, shown_progress
 from rollbook.scoring.reference import ActionReference
-from rollbook.scoring.run_rollup import rollup
 
 if TYPE_CHECKING:
     from rollbook.client import Client
@@ -39,8 +47,6 @@ if TYPE_CHECKING:
 REFERENCE_EPISODES = 32
 """Number of baselines, spread evenly, whose recorded actions define "out of distribution"."""
 _FETCHED_AHEAD = 8
-_CHECK_EVERY = 10
-"""Results between two checks of a sequential gate."""
 
 OnEpisode = Callable[[EvalResult], object]
 Item = Ticket | Fetched | Baseline
@@ -51,75 +57,80 @@ class _Results:
     """Results so far. Each is passed to the caller's `on_episode`."""
 
     on_episode: OnEpisode | None
+    total: int
+    progress: Progress
     by_id: dict[str, EvalResult] = field(default_factory=dict)
 
     def take(self, result: EvalResult) -> None:
         self.by_id[result.baseline_episode_id] = result
+        self.progress(len(self.by_id), self.total)
         if self.on_episode is not None:
             self.on_episode(result)
 
 
-class _EarlyStop:
-    """Asks a sequential gate, while results arrive, whether the rest is needed. Other gates never stop a run."""
-
-    def __init__(self, run: EvalRun, client: Client | None) -> None:
-        gate = None if run.gate is None else gate_from(run.gate)
-        self._gate = gate if gate is not None and gate.design == "sequential" else None
-        self._total = len(run.baseline_episode_ids)
-        self._critical: Mapping[str, str] = {}
-        if self._gate is not None and client is not None:
-            self._critical = critical_scenarios(client, run.baseline_episode_ids)
-        self._results: list[EvalResult] = []
-        self._checked = 0
-        self.reached = False
-        """Whether the remaining baselines can be left out."""
-
-    def take(self, result: EvalResult) -> None:
-        if self._gate is None or (result.error or "").startswith(INFRASTRUCTURE):
-            return
-        self._results.append(result)
-        if len(self._results) >= self._checked + _CHECK_EVERY:
-            self.check()
-
-    def check(self) -> None:
-        if self._gate is not None and len(self._results) > self._checked:
-            self._checked = len(self._results)
-            missing = self._critical.keys() - {each.baseline_episode_id for each in self._results}
-            pending = [EvalResult(each, None, "pending", {}) for each in missing]
-            known = [*self._results, *pending]
-            summary = rollup(known, self._gate, total=self._total, critical=self._critical)
-            self.reached = summary.decision.early_stop is not None
-
-
 def replay_all(run: EvalRun, client: Client | None, options: ReplayOptions) -> list[EvalResult]:
-    """In the order of the baselines. Baselines that a sequential gate left out have no result."""
-    results = _Results(options.on_episode)
-    if options.dry_run:
-        stop = _EarlyStop(run, client)
-        for row in _replay_until(stop, run.baseline_episode_ids, client, options):
-            call_user(results.take, row.result)
-    else:
-        assert client is not None
-        _replay_and_deliver(run, client, options, results)
+    """In the order of the baselines. Baselines that were left out by an early stop have no result."""
+    # a caller who is told of every result shows the progress himself
+    unshown = None if options.on_episode is None else show_nothing
+    with (
+        _opened_policy(run, options) as policy,
+        shown_progress("replaying episodes", unshown) as progress,
+    ):
+        results = _Results(options.on_episode, len(run.baseline_episode_ids), progress)
+        plan = WorkerPlan(replace(options, on_episode=None), policy, PairEvidence.of(run, options))
+        if options.dry_run:
+            stop = EarlyStop(run, client, options)
+            for row in _replay_until(stop, run.baseline_episode_ids, client, plan):
+                _report_failure(row.result, options)
+                call_user(results.take, row.result)
+        else:
+            assert client is not None
+            _replay_and_deliver(run, client, options, plan, results)
     return [results.by_id[each] for each in run.baseline_episode_ids if each in results.by_id]
+
+
+@contextmanager
+def _opened_policy(run: EvalRun, options: ReplayOptions) -> Iterator[PolicySource]:
+    """Before anything is fetched, because a live policy is forked from this process, which has no threads yet. Workers
+    in other processes open it there."""
+    policy = replace(options.policy, salt=run.id)
+    if options.in_other_processes:
+        yield policy
+        return
+    with policy.opened() as opened:
+        yield opened
+
+
+def _report_failure(result: EvalResult, options: ReplayOptions) -> None:
+    """A caller who is told of every result prints failures in his own way."""
+    if result.status == "failed" and (options.on_episode is None or options.verbose):
+        print_failure(result, verbose=options.verbose)
 
 
 # ---------------------------------------------------------------------------------- with a server
 
 
 def _replay_and_deliver(
-    run: EvalRun, client: Client, options: ReplayOptions, results: _Results
+    run: EvalRun, client: Client, options: ReplayOptions, plan: WorkerPlan, results: _Results
 ) -> None:
     folder = options.journal_path or journal_folder(run.id)
     abandoned = AbandonedJournals(folder) if options.resume else None
     journal = Journal(folder)
     delivery = ResultDelivery(client, run, journal, results.take)
-    stop = _EarlyStop(run, client)
+    stop = EarlyStop(run, client, options)
     try:
-        todo = list(run.baseline_episode_ids)
+        todo, interrupted = list(run.baseline_episode_ids), frozenset[str]()
         if abandoned is not None:
-            todo = _resume(run, client, abandoned, delivery, results, stop)
-        for row in _replay_until(stop, todo, client, options):
+            todo, interrupted = _resume(
+                run, client, abandoned, delivery, results, stop, options.retry_failed
+            )
+        stop.check()
+        if todo and not stop.reached:
+            _check_open(run)
+            again = sorted(interrupted.intersection(todo))
+            delivery.keep_attempts([interrupted_result(each) for each in again])
+        for row in _replay_until(stop, todo, client, plan, journal.started):
+            _report_failure(row.result, options)
             delivery.add(row)
         delivery.finish()
     except BaseException:
@@ -141,18 +152,50 @@ def _resume(
     abandoned: AbandonedJournals,
     delivery: ResultDelivery,
     results: _Results,
-    stop: _EarlyStop,
-) -> list[str]:
-    """Delivers what earlier runners left in their journals. Returns the baselines that are still to be replayed."""
-    complete = {each.baseline_episode_id: each for each in results_of(client, run.id, "complete")}
-    results.by_id.update(complete)
-    waiting = [row for row in abandoned.rows if row.id not in complete]
+    stop: EarlyStop,
+    retry_failed: bool,
+) -> tuple[list[str], frozenset[str]]:
+    """Delivers what earlier runners left in their journals. Returns the baselines that are still to be replayed: those
+    without a result, and those that failed by the infrastructure or were interrupted. A failure of the
+    policy is a result like any other, unless it is to be tried again: otherwise a candidate would be resumed until it
+    is lucky.
+
+    The second answer are baselines whose replay began and never ended. Where results were delivered and no journal is
+    here that says so, all that have no result count as such: a policy can remove the journal, too.
+    """
+    rows = list(results_of(client, run.id))
+    known = {each.baseline_episode_id: each for each in rows if _counts(each, retry_failed)}
+    results.by_id.update(known)
+    waiting = [
+        row for row in abandoned.rows if row.id not in known and _counts(row.result, retry_failed)
+    ]
     for row in waiting:
         delivery.add(row)
-    for result in (*complete.values(), *(row.result for row in waiting)):
+    for result in (*known.values(), *(row.result for row in waiting)):
         stop.take(result)
-    done = complete.keys() | {row.id for row in waiting}
-    return [each for each in run.baseline_episode_ids if each not in done]
+    done = known.keys() | {row.id for row in waiting}
+    interrupted = abandoned.interrupted
+    unanswered = [each.baseline_episode_id for each in rows if each.status == "pending"]
+    if not abandoned.any_found and 0 < len(unanswered) < len(rows):
+        print_lost_journal(len(unanswered))
+        interrupted = frozenset(unanswered)
+    return [each for each in run.baseline_episode_ids if each not in done], interrupted
+
+
+def _counts(result: EvalResult, retry_failed: bool) -> bool:
+    """Whether the baseline need not be replayed again."""
+    if result.status != "failed":
+        return result.status == "complete"
+    return not retry_failed and not (result.error or "").startswith((INFRASTRUCTURE, INTERRUPTED))
+
+
+def _check_open(run: EvalRun) -> None:
+    """Refuses before anything is replayed what the server would refuse afterwards."""
+    if run.status in ("completed", "cancelled"):
+        raise ConfigurationError(
+            message=f"the run {run.id} is {run.status} and takes no more results: more pairs are a new run on fresh "
+            "baselines"
+        )
 
 
 def _undelivered(delivery: ResultDelivery, folder: Path) -> RollbookError:
@@ -175,18 +218,27 @@ def journal_folder(run_id: str) -> Path:
 # --------------------------------------------------------------------------------------- replaying
 
 
+def _no_note(baseline_id: str) -> None:
+    """A dry run cannot be resumed, so it notes nothing."""
+
+
 def _replay_until(
-    stop: _EarlyStop, ids: list[str], client: Client | None, options: ReplayOptions
+    stop: EarlyStop,
+    ids: list[str],
+    client: Client | None,
+    plan: WorkerPlan,
+    on_start: Callable[[str], object] = _no_note,
 ) -> Iterator[FinishedReplay]:
-    """Replays until the early stop. Baselines that were already started then count as well.
+    """Replays until the early stop. Baselines that were already started then count as well. `on_start` is called with
+    each baseline before it is replayed.
 
     If their results make the decision uncertain again, the remaining baselines are replayed too.
     """
-    left = ids
+    left = stop.ordered(ids)
     stop.check()
     while left and not stop.reached:
         done = set()
-        for row in _replay(stop, left, client, options):
+        for row in _replay(stop, left, client, plan, on_start):
             done.add(row.id)
             stop.take(row.result)
             yield row
@@ -195,20 +247,24 @@ def _replay_until(
 
 
 def _replay(
-    stop: _EarlyStop, ids: list[str], client: Client | None, options: ReplayOptions
+    stop: EarlyStop,
+    ids: list[str],
+    client: Client | None,
+    plan: WorkerPlan,
+    on_start: Callable[[str], object],
 ) -> Iterator[FinishedReplay]:
     """As they finish. Every baseline that is started gives one finished replay, also when it fails."""
+    options = plan.options
     items = _items(ids, client, options)
     # the first baseline is being fetched while the reference is computed
     started = chain(list(islice(items, 1)), items)
-    plan = WorkerPlan(
-        replace(options, on_episode=None),
-        _reference(ids, client, options),
-        client if options.in_other_processes else None,
-    )
     results = run_tasks(
-        plan,
-        _started_until(stop, started, len(ids)),
+        replace(
+            plan,
+            reference=_reference(ids, client, options),
+            client=client if options.in_other_processes else None,
+        ),
+        _started_until(stop, started, len(ids), on_start),
         engine=options.engine,
         parallel=options.worker_kind,
         workers=options.workers,
@@ -219,25 +275,25 @@ def _replay(
 
 def _finished(done: Done[Item, FinishedReplay], step_timeout_s: float | None) -> FinishedReplay:
     if done.failure is None:
-        row = done.value
-        assert row is not None
-        if row.result.error is not None:
-            sys.stderr.write(f"{row.id}: {row.result.error}\n")
-        return row
+        assert done.value is not None
+        return done.value
     failure = done.failure
     if failure.reason == "timed_out" and step_timeout_s is not None:
         late = f"a step of the policy took longer than step_timeout_s={step_timeout_s:g}"
         failure = TaskFailure("TimeoutError", late)
-    sys.stderr.write(failure.traceback or f"{failure}\n")
-    reason = str(failure)[:LONGEST_ERROR]
-    return FinishedReplay(EvalResult(done.item.id, None, "failed", {}, reason))
+    return FinishedReplay(
+        failed_result(done.item.id, failure.kind, failure.message, failure.traceback)
+    )
 
 
-def _started_until(stop: _EarlyStop, items: Iterator[Item], count: int) -> Iterator[Item]:
+def _started_until(
+    stop: EarlyStop, items: Iterator[Item], count: int, on_start: Callable[[str], object]
+) -> Iterator[Item]:
     """Takes at most `count` items: at its end the source cancels downloads that workers still wait for."""
     for item in islice(items, count):
         if stop.reached:
             return
+        on_start(item.id)
         yield item
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,44 +11,51 @@ from msgspec import UNSET
 
 from rollbook.contracts.evals import MOST_BASELINES, EvalResult
 from rollbook.contracts.gate import Gate, gate_from
+from rollbook.contracts.gate_presets import gate_preset
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.typed_metadata import plain_metadata
 from rollbook.contracts.wire.eval_runs import EvalRunAnswer, EvalRunCreated, EvalRunFinalized
 from rollbook.errors import ConfigurationError
 from rollbook.evals.eval_run import EvalRun
 from rollbook.evals.options import ReplayOptions, with_keywords
+from rollbook.evals.policies.run_folders import record_training
 from rollbook.evals.server_calls import as_dict, ask, client_of, results_of, run_path
 
 if TYPE_CHECKING:
     from rollbook.client import Client
 
-_CHAIN_ID = re.compile(r"[0-9a-f]{12}:\d+", re.ASCII)
-"""How StoreBaselines names the chains of a store. No server has an episode with such an id."""
-
 
 def create_run(
     *,
-    candidate_policy_version: str,
+    candidate_policy_version: str | None = None,
     baseline_episode_ids: Sequence[str],
     baseline_policy_version: str | None = None,
     name: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     client: Client | None = None,
-    gate: Gate | Mapping[str, Any] | None = None,
+    gate: Gate | Mapping[str, Any] | str | None = None,
     dry_run: bool = False,
     candidate_policy_revision: PolicyRevision | None = None,
     baseline_policy_revision: PolicyRevision | None = None,
+    gate_name: str | None = None,
 ) -> EvalRun:
     """Opens a run of one candidate against baselines, which must be episodes of your organisation.
 
-    The `gate` is stored with the run and cannot be changed afterwards. Without one, the server chooses the default for
+    The `gate` is stored with the run and cannot be changed afterwards. A text is the name of a preset: `quick`,
+    `default` or `strict`. Without a gate, the server chooses the default for
     what the baselines have (`Gate.for_baselines`), and `run.gate` is that gate. A dry run is not created on the server.
-    `candidate_policy_revision` says exactly which policy the candidate is; replays are recorded with it.
+    `candidate_policy_revision` says exactly which policy the candidate is; replays are recorded with it, and its
+    `revision_id` is the version where none is given. `gate_name` is a locked gate of your organisation; a `gate` that
+    is weaker is refused.
     """
     from rollbook.client.bodies import revision_body
     from rollbook.client.ingest import warn_of_lost_revisions
 
-    rules = gate if gate is None or isinstance(gate, Gate) else gate_from(gate)
+    if candidate_policy_version is None and candidate_policy_revision is not None:
+        candidate_policy_version = candidate_policy_revision.revision_id
+    rules = gate_preset(gate) if isinstance(gate, str) else gate
+    if rules is not None and not isinstance(rules, Gate):
+        rules = gate_from(rules)
     revisions = {
         argument: revision_body(argument, revision)
         for argument, revision in (
@@ -70,6 +76,11 @@ def create_run(
         baseline_policy_revision=baseline_policy_revision,
         client=client,
     )
+    if dry_run and gate_name is not None:
+        raise ConfigurationError(
+            message=f"a dry run is not judged by the locked gate {gate_name!r}; `rollbook gates show` prints the gate, "
+            "for --gate-file"
+        )
     if dry_run:
         return run
     run.client = client_of(client)
@@ -80,6 +91,7 @@ def create_run(
         "name": name,
         "metadata": None if metadata is None else plain_metadata(metadata),
         "gate": run.gate,
+        "gate_name": gate_name,
         **revisions,
     }
     created = ask(
@@ -98,6 +110,7 @@ def create_run(
         id=created.eval_run_id,
         status=created.status,
         gate=run.gate if created.gate is UNSET else created.gate,
+        gate_name=created.gate_name or None,
     )
     return run
 
@@ -118,6 +131,7 @@ def open_run(run_id: str, client: Client | None = None) -> EvalRun:
         episodes_completed=answer.episodes_completed,
         episodes_failed=answer.episodes_failed,
         gate=answer.gate,
+        gate_name=answer.gate_name,
         candidate_policy_revision=answer.candidate_policy_revision or None,
         baseline_policy_revision=answer.baseline_policy_revision or None,
         client=speaking,
@@ -128,16 +142,18 @@ def open_run(run_id: str, client: Client | None = None) -> EvalRun:
 def run_against(run: EvalRun, options: ReplayOptions) -> list[EvalResult]:
     """Replays every baseline of the run with the policy. Returns one result for each baseline, in their order.
 
-    With a gate of the design `sequential` there may be fewer results: when the decision is certain, no further
-    baseline is started.
+    With a gate of the design `sequential`, or with several looks, baselines are replayed in the order of their ids, and
+    there may be fewer results: when the decision is certain, no further baseline is started.
 
     With `environment` (a function that makes one, or `module:attr`), each baseline's situation is run again and the
-    outcome is measured. With `store`, the true reward of each choice is read from a rollout store. Without either, an
-    outcome is known only if the policy asserts it. An environment that cannot be made is a ConfigurationError before
-    anything is replayed. A baseline that cannot be fetched is a failed result whose error begins with
-    `infrastructure: `.
+    outcome is measured. With `store`, the true reward of each choice is read from a rollout store; with `source` too,
+    the candidate is rolled out in the generator of the store, and its return is measured. Without any of them, an
+    outcome is known only if the policy asserts it. An environment that cannot be made, and a store that cannot be read
+    or is not the one of the baselines, is a ConfigurationError before anything is replayed. A baseline that cannot be
+    fetched is a failed result whose error begins with `infrastructure: `.
     """
     from rollbook.evals.runner import replay_all
+    from rollbook.evals.store_check import check_logged_from, is_chain_id, opened_store
 
     options.check()
     if run.dry:
@@ -146,9 +162,20 @@ def run_against(run: EvalRun, options: ReplayOptions) -> list[EvalResult]:
     needs_server = not (
         options.dry_run
         and options.store is not None
-        and all(map(_CHAIN_ID.fullmatch, run.baseline_episode_ids))
+        and all(map(is_chain_id, run.baseline_episode_ids))
     )
-    return replay_all(run, client_of(run.client) if needs_server else None, options)
+    client = client_of(run.client) if needs_server else None
+    if options.store is not None and options.engine == "local":
+        # the nodes of a cluster may have a store that is not here
+        chains = opened_store(options.store)
+        check_logged_from(chains, run.baseline_episode_ids, client)
+        if options.source is not None:
+            from rollbook.evals.generated.store_world import StoreWorld
+
+            StoreWorld(chains, options.source)  # refuses another source
+    if client is not None and not options.dry_run:
+        record_training(client, options.policy.given)
+    return replay_all(run, client, options)
 
 
 def complete_run(

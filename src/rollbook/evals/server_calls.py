@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -14,6 +15,7 @@ from rollbook.contracts.wire.episodes import EpisodeCreated
 from rollbook.contracts.wire.eval_runs import EvalResultList, OneResultPut
 from rollbook.contracts.wire.scenarios import ScenarioList
 from rollbook.errors import APIError, ConfigurationError
+from rollbook.scoring.labels import Labels
 
 if TYPE_CHECKING:
     from rollbook.client import Client
@@ -96,8 +98,22 @@ def run_path(run_id: str) -> str:
     return f"/api/eval-runs/{quote(run_id, safe='')}"
 
 
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    result: EvalResult
+    labels: Labels
+    """Of the baseline. Empty where the server does not tell them."""
+    attempts: int
+    """Different results that were sent so far."""
+
+
 def results_of(client: Client, run_id: str, status: str | None = None) -> Iterator[EvalResult]:
     """Results of a run in the order of its baselines, fetched page by page."""
+    return (each.result for each in result_rows(client, run_id, status))
+
+
+def result_rows(client: Client, run_id: str, status: str | None = None) -> Iterator[ResultRow]:
+    """Results of a run with the labels of their baselines, in their order, fetched page by page."""
     query: dict[str, Any] = {"limit": _ON_A_PAGE}
     if status is not None:
         query["status"] = status
@@ -105,13 +121,15 @@ def results_of(client: Client, run_id: str, status: str | None = None) -> Iterat
         path = f"{run_path(run_id)}/results?{urlencode(query)}"
         page = ask(client, EvalResultList, "read the results of an eval run", "GET", path)
         for row in page.results:
-            yield EvalResult(
+            result = EvalResult(
                 row.baseline_episode_id,
                 row.candidate_episode_id,
                 row.status,
                 row.metrics,
                 row.error,
             )
+            labels = {name: tuple(values) for name, values in (row.labels or {}).items()}
+            yield ResultRow(result, labels, row.attempts)
         if page.next_cursor is None or page.next_cursor == query.get("cursor"):
             return
         query["cursor"] = page.next_cursor

@@ -7,45 +7,50 @@ policy. The values are memory-mapped columns of the store, and a chain is a slic
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, overload
 
+import msgspec
 import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
+from rollbook.contracts.candidate_keys import (
+    CHOICE_KEY,
+    FEATURE_NAMES_METADATA,
+    FEATURES_KEY,
+    HISTORY_KEY,
+    POSITION_KEY,
+    VALID_KEY,
+)
 from rollbook.contracts.episode import LONGEST_NAME
+from rollbook.contracts.gate import Gate
+from rollbook.contracts.lineage import ROLLOUT_METADATA
 from rollbook.contracts.outcomes import OUTCOMES
 from rollbook.contracts.row_numbers import row_numbers
 from rollbook.contracts.wire.episodes import EpisodeRecord
 from rollbook.errors import ConfigurationError, InvalidNumber
 from rollbook.evals.baselines import Baseline
 from rollbook.evals.counterfactual import (
-    CHOICE_KEY,
     ChainVerdict,
     Rows,
     StateRewards,
     choices_of,
     choices_of_steps,
 )
-from rollbook.evals.policies import Action
+from rollbook.evals.policies.policy import Action
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.schema import TABLES
 
-FEATURES_KEY = "/candidates/features"
-"""float32 [A, F]: NaN where the shell is smaller than the widest one."""
-VALID_KEY = "/candidates/valid"
-"""bool [A]"""
-POSITION_KEY = "/candidates/position_id"
-"""int32 [A]: position family; -1 for none."""
-HISTORY_KEY = "/candidates/history"
-"""float32 [H, F]: features of the earlier choices, newest first; NaN before the first choice."""
 CLOCK_KEYS = ("/candidates/_t_ns", "/choice/_t_ns")
 MOVE_NS = 1_000_000_000
 """Moves have no times, but recordings need them, so each move takes one second."""
-ROLLOUT_METADATA = "rollout"
-"""Key in the metadata of an episode that names its chain."""
+
+RETURN_RANGE = (0.0, 1.0)
+"""A return is the share of the target's error at the root that was removed. No view adds to the error."""
+
+_STATES_AT_ONCE = 8192
 
 Array = NDArray[Any]
 
@@ -55,14 +60,16 @@ class StoreBaselines(Sequence[Baseline]):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | RolloutZarrStoreReader,
         *,
         policy: str | None = None,
         rows: Sequence[int] | None = None,
         limit: int | None = None,
     ) -> None:
         """`policy` is the store's name of the policy that chose, such as `random_valid`. At most `limit` chains."""
-        self.reader = RolloutZarrStoreReader(path)
+        self.reader = (
+            path if isinstance(path, RolloutZarrStoreReader) else RolloutZarrStoreReader(path)
+        )
         self.digest = str(self.reader.store_manifest.payload["content_sha256"])
         self.rows = self._chosen(policy, rows, limit)
 
@@ -98,13 +105,7 @@ class StoreBaselines(Sequence[Baseline]):
 
     def check_version(self, version: str | None, *, field: str, choose: str) -> None:
         """Refuses one version for the chains of several policies. `choose` is the argument that chooses a policy."""
-        own = self.policy_versions if version is not None else []
-        if len(own) > 1:
-            message = (
-                f"{field} {version!r} would be the version of chains of {len(own)} policies: {', '.join(own)}. "
-                f"Choose one policy with {choose}, or leave {field} out: each chain then has the name of its own policy"
-            )
-            raise ConfigurationError(message=message)
+        check_one_policy([self], version, field=field, choose=choose)
 
     # -------------------------------------------------------------------------------- as baselines
 
@@ -152,7 +153,7 @@ class StoreBaselines(Sequence[Baseline]):
             name=str(about["rollout_id"])[:LONGEST_NAME],
             source="sim",
             policy_version=policy_version or _policy_version(about),
-            env_version=_env_version(about),
+            env_version=env_version(about),
             git_sha=self._git_sha,
             seed=self.seed(row),
             fps=1e9 / MOVE_NS,
@@ -160,7 +161,7 @@ class StoreBaselines(Sequence[Baseline]):
             metadata={
                 ROLLOUT_METADATA: about,
                 "outcome": {"reward_total": self.recorded(row).baseline_reward_total},
-                "actor_feature_names": list(self.feature_names),
+                FEATURE_NAMES_METADATA: list(self.feature_names),
             },
             policy_revision=self.reader.policy_revisions.get(about["model_checkpoint"], UNSET),
         )
@@ -202,7 +203,7 @@ class StoreBaselines(Sequence[Baseline]):
     def repro(self, row: int) -> dict[str, Any]:
         """Both sides have the same recorded states, so the comparison is deterministic. Chains of one source row and
         target are one situation."""
-        version = _env_version(self._identity_columns("lineage", row))
+        version = env_version(self._identity_columns("lineage", row))
         seed = self.seed(row)
         rollout = self._identity_columns("rollouts", row)
         return {
@@ -251,6 +252,35 @@ class StoreBaselines(Sequence[Baseline]):
         rewards = StateRewards.of(self.reader, self.states(row))
         return rewards.judged(rewards.taken).in_all()
 
+    def reward_range(self) -> tuple[float, float] | None:
+        """Lowest and highest reward that a policy can have in one of these chains. The labels of all candidates say so.
+        None where no state has two labels."""
+        if not len(self.rows):
+            return None
+        first = self.reader.array("rollouts/step_offset")[self.rows].astype(np.int64)
+        end = first + self.reader.array("rollouts/num_steps")[self.rows]
+        start, stop = int(first.min()), int(end.max())
+        limits = np.zeros((2, stop - start + 1))
+        for begin in range(start, stop, _STATES_AT_ONCE):
+            states = slice(begin, min(begin + _STATES_AT_ONCE, stop))
+            found = StateRewards.of(self.reader, states).limits()
+            limits[:, states.start - start + 1 : states.stop - start + 1] = found
+        sums = np.cumsum(limits, axis=1)
+        totals = sums[:, end - start] - sums[:, first - start]
+        low, high = float(totals[0].min()), float(totals[1].max())
+        return (low, high) if low < high else None
+
+    def gate(self, gate: Gate | None = None, *, closed_loop: bool = False) -> Gate:
+        """The gate, by default `Gate.for_reward()`, with the range of these chains' rewards where it declares none.
+
+        In a `closed_loop` the range is that of a return.
+        """
+        gate = gate or Gate.for_reward()
+        if gate.reward_range is not None:
+            return gate
+        range_ = RETURN_RANGE if closed_loop else self.reward_range()
+        return msgspec.structs.replace(gate, reward_range=range_)
+
     # ---------------------------------------------------------------------------- states as columns
 
     def states(self, row: int) -> slice:
@@ -271,6 +301,16 @@ class StoreBaselines(Sequence[Baseline]):
         if self._longest > 1:
             view[HISTORY_KEY] = self._history(states)
         return view
+
+    @property
+    def history_length(self) -> int:
+        """Earlier choices that an observation has room for."""
+        return max(0, self._longest - 1)
+
+    @property
+    def shell_width(self) -> int:
+        """Candidates that an observation has room for."""
+        return int(self.reader.array("q_h/valid_action_mask").shape[1])
 
     def _history(self, states: Rows) -> NDArray[np.float32]:
         assert self._features is not None
@@ -318,6 +358,7 @@ class StoreBaselines(Sequence[Baseline]):
 
     @cached_property
     def _longest(self) -> int:
+        """Steps of the longest chain of the store."""
         return int(self.reader.array("rollouts/num_steps").max(initial=0))
 
     @cached_property
@@ -343,6 +384,21 @@ class StoreBaselines(Sequence[Baseline]):
         return values
 
 
+def check_one_policy(
+    stores: Iterable[StoreBaselines], version: str | None, *, field: str, choose: str
+) -> None:
+    """Refuses one version for the chains of several policies. `choose` is the argument that chooses a policy."""
+    if version is None:
+        return
+    own = sorted({each for store in stores for each in store.policy_versions})
+    if len(own) > 1:
+        message = (
+            f"{field} {version!r} would be the version of chains of {len(own)} policies: {', '.join(own)}. "
+            f"Choose one policy with {choose}, or leave {field} out: each chain then has the name of its own policy"
+        )
+        raise ConfigurationError(message=message)
+
+
 _IDENTITY = {
     "rollouts": (
         *("rollout_id", "chain_id", "policy_id", "source_row_id"),
@@ -365,7 +421,7 @@ def _policy_version(about: Mapping[str, Any]) -> str:
     return f"{about['policy']}@{checkpoint[:12]}" if checkpoint else str(about["policy"])
 
 
-def _env_version(about: Mapping[str, Any]) -> str:
+def env_version(about: Mapping[str, Any]) -> str:
     """The configuration of candidates, the configuration of the oracle, and the geometry."""
     names = ("candidate_config", "oracle_config", "mesh_version")
     parts = [about.get(name) or about.get(f"{name}_id") for name in names]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         read_summary as read_summary,
     )
     from rollbook.scoring.actions import stack_actions as stack_actions
+    from rollbook.scoring.bounds.flip_bound import sign_flip as sign_flip
     from rollbook.scoring.intervals import (
         mean_interval as mean_interval,
         tango_interval as tango_interval,
@@ -35,10 +36,7 @@ if TYPE_CHECKING:
     )
     from rollbook.scoring.observations import observation_table as observation_table
     from rollbook.scoring.outcomes import outcome_of as outcome_of
-    from rollbook.scoring.paired_tests import (
-        mcnemar_exact as mcnemar_exact,
-        sign_flip as sign_flip,
-    )
+    from rollbook.scoring.paired_tests import mcnemar_exact as mcnemar_exact
     from rollbook.scoring.power import (
         pairs_for_mean as pairs_for_mean,
         pairs_for_non_inferiority as pairs_for_non_inferiority,
@@ -61,7 +59,8 @@ else:
             ),
             "rollbook.scoring.observations": ("observation_table",),
             "rollbook.scoring.outcomes": ("outcome_of",),
-            "rollbook.scoring.paired_tests": ("mcnemar_exact", "sign_flip"),
+            "rollbook.scoring.bounds.flip_bound": ("sign_flip",),
+            "rollbook.scoring.paired_tests": ("mcnemar_exact",),
             "rollbook.scoring.power": (
                 "pairs_for_mean",
                 "pairs_for_non_inferiority",

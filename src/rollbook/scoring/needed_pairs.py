@@ -1,94 +1,222 @@
-"""Needed pairs: how many further pairs it takes to ship, when only pairs are missing."""
+"""Needed pairs: how large a run has to be until the candidate can ship, when only pairs are missing.
+
+A run that was judged gets no more pairs: asking again with some more until it ships would ship equal policies too
+often. So the answer is the size of a new run on fresh pairs. While pairs of this run have no result yet, it is those.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
 
 from rollbook.contracts.gate import Gate, MetricRule
+from rollbook.scoring.bounds.gain_bounds import is_below
 from rollbook.scoring.decision import RunFacts, Statistics, Verdict, usable
-from rollbook.scoring.outcome_statistics import OutcomeStatistics
+from rollbook.scoring.intervals import deviation
+from rollbook.scoring.outcome_statistics import LEAST_PAIRS_WITHOUT_RANGE, OutcomeStatistics
 from rollbook.scoring.power import (
     MOST_PAIRS,
+    clusters_for,
+    pairs_for_capital,
     pairs_for_e_value,
-    pairs_for_mean,
     pairs_for_non_inferiority,
     pairs_for_superiority,
 )
 
-_MORE_PAIRS_HELP = {"missing_data", "insufficient_n", "not_better"}
+_MORE_PAIRS_HELP = {
+    *("missing_data", "insufficient_n", "insufficient_clusters", "undeclared_range"),
+    *("could_be_worse", "not_better"),
+}
+
+
+_LATE = 1.5
+"""Four of five bets reach their goal within this many times the mean number of pairs."""
+
+
+class NeededPairs(NamedTuple):
+    pairs: int | None
+    """0 when it ships; None when more pairs would not help."""
+    clusters: int | None = None
+    """New clusters that the pairs have to be in."""
+    cluster_by: str | None = None
+    is_new_run: bool = True
+    """False: the pairs of this run that have no result yet."""
 
 
 def needed_pairs(
-    statistics: Statistics, gate: Gate, facts: RunFacts, verdict: Verdict
-) -> int | None:
-    """Further pairs, if they turn out like the pairs so far. 0 when it ships; None when more pairs would not help."""
+    statistics: Statistics, gate: Gate, facts: RunFacts, verdict: Verdict, level: float
+) -> NeededPairs:
+    """If further pairs turn out like the pairs so far."""
     if verdict.recommend == "ship":
-        return 0
-    if not set(verdict.reasons) <= _MORE_PAIRS_HELP:
-        return None
+        return NeededPairs(0)
+    if not {reason.split(":")[0] for reason in verdict.reasons} <= _MORE_PAIRS_HELP:
+        return NeededPairs(None)
+    if facts.waiting:
+        return NeededPairs(facts.waiting, is_new_run=False)
     deciding = [rule for rule in gate.rules if rule.role != "info" and statistics[rule.metric].n]
-    answers: list[int | None] = []
+    answers: list[int | None] = [gate.n_min]
     for rule in deciding:
-        outcome = statistics[rule.metric]
-        if rule.metric != "time_to_goal_s":
-            answers.append(gate.n_min - outcome.n)
-        answers.append(_pairs_to_fill(outcome, gate, facts))
-        answers.append(_pairs_to_rule_out(outcome, rule, gate))
+        if rule.margin is not None and rule.metric not in verdict.better:
+            answers += _to_rule_out(statistics[rule.metric], rule, level)
     if gate.mode == "superiority" and not verdict.better:
-        answers.append(_pairs_to_claim(statistics, gate))
+        claim = _to_claim(statistics, gate, level)
+        if claim is not None or not _is_too_early(verdict):
+            answers.append(claim)
     known = [answer for answer in answers if answer is not None]
-    most = max([1, *known])  # it holds, so at least one pair is needed
-    return most if len(known) == len(answers) and most <= MOST_PAIRS else None
+    if len(known) < len(answers) or max(known) > MOST_PAIRS:
+        return NeededPairs(None)
+    pairs = max(known)
+    clusters = _clusters(statistics, deciding, verdict, pairs, gate, level)
+    if clusters is not None:
+        pairs = max(pairs, clusters.pairs)
+    if clusters is None:
+        return NeededPairs(pairs)
+    return NeededPairs(pairs, clusters.number, clusters.by)
 
 
-def _pairs_to_fill(outcome: OutcomeStatistics, gate: Gate, facts: RunFacts) -> int | None:
-    """Until enough pairs are measured: first those that have no result yet, then new ones."""
-    pairs, share = outcome.pairs, gate.min_used_share
-    if pairs.used_share >= share:
-        return 0
-    used = pairs.total - pairs.missing
-    more = math.ceil(share * pairs.total - used - 1e-9)
-    pending = min(facts.pending, pairs.missing)
-    if more <= pending:
-        return more
-    if share >= 1:
+class _Clusters(NamedTuple):
+    number: int
+    pairs: int
+    by: str | None
+
+
+def _clusters(
+    statistics: Statistics,
+    deciding: list[MetricRule],
+    verdict: Verdict,
+    pairs: int,
+    gate: Gate,
+    level: float,
+) -> _Clusters | None:
+    """New clusters for so many pairs, of the size that they have now."""
+    clustered = [rule for rule in deciding if statistics[rule.metric].judged.has_clusters]
+    if not clustered:
         return None
-    return math.ceil((share * (pairs.total - pending) - used) / (1 - share) - 1e-9)
+    found = [statistics[rule.metric].judged.clusters for rule in clustered]
+    size = max(each.pairs / len(each) for each in found)
+    least = [gate.least_clusters, math.ceil(pairs / size)]
+    for rule in clustered:
+        if rule.margin is not None and rule.metric not in verdict.better:
+            least.append(statistics[rule.metric].least_clusters(rule.margin, level))
+    by = statistics[clustered[0].metric].pairs.cluster_by
+    return _Clusters(max(least), math.ceil(max(least) * size), by)
 
 
-def _pairs_to_rule_out(outcome: OutcomeStatistics, rule: MetricRule, gate: Gate) -> int | None:
+def _is_too_early(verdict: Verdict) -> bool:
+    """Whether there are too few pairs to say that a gain is out of reach. It may be there as long as a large loss may
+    be: pairs that rule out the one tell about the other."""
+    return any(reason.startswith(("insufficient", "could_be_worse")) for reason in verdict.reasons)
+
+
+def _to_rule_out(
+    outcome: OutcomeStatistics, rule: MetricRule, level: float
+) -> Iterator[int | None]:
     """Until a loss as large as the margin is ruled out."""
-    if rule.margin is None or (outcome.lower is not None and outcome.lower > -rule.margin):
-        return 0
-    n = outcome.n
-    if rule.metric == "success":
-        win, loss = outcome.wins / n, outcome.losses / n
-        pairs = pairs_for_non_inferiority(win, loss, rule.margin, gate.alpha)
-    else:
-        effect = (outcome.gain or 0.0) + rule.margin
-        pairs = pairs_for_mean(effect, outcome.deviation, gate.alpha)
-    return None if pairs is None else max(1, pairs - n)
+    assert rule.margin is not None
+    if not is_below(outcome.p_not_worse(rule.margin), level):
+        expected = _Expected.of(outcome)
+        if outcome.watched is None:
+            yield expected.pairs_to_rule_out(rule.margin, level)
+        else:
+            yield expected.pairs_to_bet_on_margin(rule.margin, level)
+    if not outcome.is_declared:
+        yield LEAST_PAIRS_WITHOUT_RANGE
 
 
-def _pairs_to_claim(statistics: Statistics, gate: Gate) -> int | None:
+def _to_claim(statistics: Statistics, gate: Gate, level: float) -> int | None:
     """Until the first primary is shown to be better."""
     primaries = [statistics[rule.metric] for rule in gate.rules if rule.role == "primary"]
     tested = [each for each in primaries if each.n and usable(each, gate)]
-    answers = []
-    for each in tested:
-        pairs = _pairs_to_claim_one(each, gate, gate.alpha / len(tested))
-        if pairs is not None:
-            answers.append(max(1, pairs - each.n, gate.n_min - each.n))
-    return min(answers, default=None)
+    tries = 1 if gate.design == "sequential" else len(tested)  # it bets on one outcome
+    answers = [_to_claim_one(each, gate, level / tries) for each in tested]
+    return min((each for each in answers if each is not None), default=None)
 
 
-def _pairs_to_claim_one(outcome: OutcomeStatistics, gate: Gate, alpha: float) -> int | None:
-    n = outcome.n
-    if outcome.pairs.metric == "success":
-        win, loss = outcome.wins / n, outcome.losses / n
-        if gate.design == "sequential":
-            return pairs_for_e_value(win, loss, gate.alpha)
-        return pairs_for_superiority(win, loss, alpha)
+def _to_claim_one(outcome: OutcomeStatistics, gate: Gate, level: float) -> int | None:
+    expected = _Expected.of(outcome)
     if gate.design == "sequential":
-        return None
-    return pairs_for_mean(outcome.gain or 0.0, outcome.deviation, alpha)
+        return None if outcome.bets is None else expected.pairs_to_bet(level)
+    pairs = expected.pairs_to_show(level)
+    if pairs is None or outcome.is_declared:
+        return pairs
+    return max(pairs, LEAST_PAIRS_WITHOUT_RANGE)
+
+
+class _Expected(NamedTuple):
+    """What further pairs are expected to be like."""
+
+    win: float
+    loss: float
+    mean: float
+    deviation: float
+    worst_loss: float
+    size: float
+    """Pairs of a cluster."""
+    correlation: float
+    is_exact: bool
+    """Success in pairs that count alone."""
+
+    @classmethod
+    def of(cls, outcome: OutcomeStatistics) -> _Expected:
+        """Like the pairs that were judged, missing ones included."""
+        bounds = outcome.judged
+        gains, clusters = bounds.gains, bounds.clusters
+        return cls(
+            win=float(np.mean(gains > 0)),
+            loss=float(np.mean(gains < 0)),
+            mean=float(gains.mean()),
+            deviation=deviation(gains),
+            worst_loss=bounds.worst_loss,
+            size=len(gains) / len(clusters),
+            correlation=max(0.0, clusters.correlation or 0.0) if bounds.has_clusters else 0.0,
+            is_exact=bounds.is_exact,
+        )
+
+    def pairs_to_show(self, level: float) -> int | None:
+        if self.is_exact:
+            return pairs_for_superiority(self.win, self.loss, level)
+        return self._pairs(self.mean, level)
+
+    def pairs_to_bet(self, level: float) -> int | None:
+        if self.is_exact:
+            return _late(pairs_for_e_value(self.win, self.loss, level))
+        return self._pairs_for_capital(self.mean, self.worst_loss, level)
+
+    def pairs_to_bet_on_margin(self, margin: float, level: float) -> int | None:
+        """The same until a loss as large as the margin is ruled out. Pairs that lost much are taken to be equal."""
+        mean = self.mean if self.mean > -margin / 2 else 0.0
+        return self._pairs_for_capital(mean + margin, self.worst_loss - margin, level)
+
+    def _pairs_for_capital(self, effect: float, worst_loss: float, level: float) -> int | None:
+        alike = (1 + (self.size - 1) * self.correlation) / self.size
+        spread = self.deviation * math.sqrt(alike)
+        clusters = _late(pairs_for_capital(effect, spread, worst_loss, level))
+        return None if clusters is None else math.ceil(clusters * self.size)
+
+    def pairs_to_rule_out(self, margin: float, level: float) -> int | None:
+        """Where the pairs so far lost much, and not enough to call it worse, the policies are taken to be equal."""
+        is_near = self.mean > -margin / 2
+        if self.is_exact:
+            differ = (self.win + self.loss) / 2
+            win, loss = (self.win, self.loss) if is_near else (differ, differ)
+            return pairs_for_non_inferiority(win, loss, margin, level)
+        return self._pairs(self.mean if is_near else 0.0, level, margin)
+
+    def _pairs(self, effect: float, level: float, margin: float | None = None) -> int | None:
+        clusters = clusters_for(
+            effect,
+            self.deviation,
+            self.worst_loss,
+            level,
+            size=self.size,
+            correlation=self.correlation,
+            rule_out=margin,
+        )
+        return None if clusters is None else math.ceil(clusters * self.size)
+
+
+def _late(pairs: int | None) -> int | None:
+    return None if pairs is None else math.ceil(_LATE * pairs)

@@ -1,29 +1,35 @@
 """Outcome pairs: which pairs of a run count for one outcome, and with which gain.
 
-A pair counts when both sides are known and the candidate's side was measured. In addition:
+A pair has an outcome when both sides are known and the candidate's side was measured. In addition:
 
     success          a crashed candidate has lost, unless the baseline is known to have failed too
-    reward           a crashed candidate has lost the difference between the best and the worst reward of the run; a
-                     reward of 0 is included in that range
+    reward           a crashed candidate has the lowest reward of the range that the gate declares; without one, of
+                     the rewards of the run, with 0 included
     time to goal     counts only where both reached the goal; where success is unknown, a time to goal stands for it
-    others           a crash is a missing pair
+    collisions       a crash is a missing pair
 
-Crashes count only where at least one pair was measured, or the baseline is known. Otherwise nothing was lost.
+Every other pair of the run is missing. The gate says what that means. `lost`: the candidate's missing outcome is the
+worst one and the baseline's the best one, so that nobody gains by losing results. `ignore`: the pair is left out. An
+outcome that no pair has is not missing: nobody measures it.
 
-Measured pairs of one situation (same environment version, same seed) count as one pair, with their mean gain. For
-success this is a win, a loss or neither. Thirty runs of one situation are not thirty independent answers.
+Measured pairs of one situation (which the runner names) count as one pair, with their mean gain. Thirty runs of one
+situation are not thirty independent answers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.contracts.decision import Interval
 from rollbook.contracts.evals import EVIDENCE
+from rollbook.contracts.gate import Gate
 from rollbook.contracts.outcomes import OUTCOMES, Outcome
 from rollbook.scoring.result_columns import Flags, Floats, ResultColumns
+from rollbook.scoring.row_clusters import RowClusters
 
 _ROUNDING = 1e-12
 """Relative. Sums that were added in another order differ by less than this, which is not a difference."""
@@ -35,13 +41,21 @@ class OutcomePairs:
     baseline: Floats
     candidate: Floats
     """Both sides of the measured pairs, one per situation."""
-    gains: Floats
-    """How much better the candidate was, per pair, crashes after the measured ones. Above zero is better for every
-    outcome, also where a lower value is better."""
-    mean_gains: Floats
-    """The same, before success of a situation with several pairs becomes a win or a loss."""
+    judged: Floats
+    """How much better the candidate was, per pair, in the order of the baselines' ids: measured pairs, crashes, and
+    missing pairs where those count as lost. Above zero is better for every outcome, also where a lower value is
+    better."""
+    has_outcome: Flags
+    """Which of the judged pairs are not missing."""
+    places: NDArray[np.intp]
+    """Row of each judged pair. Pairs without a row have numbers after the last row."""
+    clusters: NDArray[np.intp] | None
+    """Cluster of each judged pair. None: every pair counts alone."""
+    cluster_by: str | None
+    unlabelled: int
+    """Rows of the run without the label that the gate names. They count as one cluster."""
     rows: NDArray[np.intp]
-    """Rows of the result columns that are in the gains."""
+    """Rows of the result columns that have an outcome."""
     row_gains: Floats
     """Gain of each of these rows alone: a catastrophe counts whatever the other pairs of its situation gained."""
     crashes: int
@@ -49,13 +63,32 @@ class OutcomePairs:
     """Pairs that should be measured; those of one situation count once."""
     repeats: int
     """Measured pairs beyond the first of their situation."""
+    missing: Mapping[str, int]
+    """Pairs without an outcome, by cause."""
     kinds: tuple[str, ...]
     """Kinds of evidence among the measured pairs."""
     evidence: str
     unusable: int
+    seen: Interval
+    """Lowest and highest value of the outcome in the run; of both policies."""
 
     def __len__(self) -> int:
-        return len(self.gains)
+        """Pairs that have an outcome."""
+        return int(np.count_nonzero(self.has_outcome))
+
+    @property
+    def gains(self) -> Floats:
+        """Of the pairs that have an outcome."""
+        return self.judged[self.has_outcome]
+
+    @property
+    def lost(self) -> int:
+        """Missing pairs that count as lost."""
+        return len(self.judged) - len(self)
+
+    @property
+    def missing_count(self) -> int:
+        return sum(self.missing.values())
 
     @property
     def used_share(self) -> float:
@@ -63,55 +96,96 @@ class OutcomePairs:
         used = len(self) if self.metric == "success" else len(self) - self.crashes
         return used / self.total if self.total else 0.0
 
-    @property
-    def missing(self) -> int:
-        """Pairs without an answer."""
-        return max(0, self.total - round(self.used_share * self.total))
 
-
-def outcome_pairs(columns: ResultColumns, metric: Outcome, total: int) -> OutcomePairs:
-    """`total` is the number of pairs of the run. Time to goal counts its own, since only some pairs can have it."""
+def outcome_pairs(
+    columns: ResultColumns,
+    metric: Outcome,
+    gate: Gate,
+    clusters: RowClusters | None = None,
+    *,
+    rowless: int = 0,
+    deleted: int = 0,
+) -> OutcomePairs:
+    """`rowless` is the number of pairs that have no row in the columns, `deleted` how many of them have no baseline any
+    more. Time to goal counts its own pairs, since only some can have it."""
     column = columns.outcomes[metric]
     measured = columns.complete & column.has_evidence & column.known
+    expected = np.ones(len(columns), bool)
     if metric == "time_to_goal_s":
-        both = _both_reached(columns, measured)
-        measured &= both
-        total = int(both.sum())
+        expected, rowless = _both_reached(columns, measured), 0
+        measured &= expected
+    rows = np.flatnonzero(measured)
+    crashed = _crashed(columns, metric, bool(len(rows)))
     sign = 1.0 if OUTCOMES[metric].higher_is_better else -1.0
     gains = sign * (column.candidate - column.baseline)
     size = np.abs(column.candidate) + np.abs(column.baseline)
     gains[np.abs(gains) <= _ROUNDING * size] = 0.0
-    rows = np.flatnonzero(measured)
-    crashed = _crashed(columns, metric, bool(len(rows)))
-    seen = np.concatenate([column.baseline[rows], column.candidate[rows]])
-    losses = _crash_gains(metric, seen, column.baseline[crashed])
-    found = sorted(set(column.evidence[measured].tolist()))
-    baseline, candidate, own = column.baseline[rows], column.candidate[rows], gains[rows]
-    row_gains = mean_gains = np.concatenate([own, losses])
-    repeats = 0
+    values = np.concatenate([column.baseline, column.candidate[column.has_evidence]])
+    seen = values[np.isfinite(values)]
+    fill = _Fill(metric, sign, _fill_range(metric, seen, gate))
+    own, merged, first = gains[rows], gains[rows], rows
+    baseline, candidate = column.baseline[rows], column.candidate[rows]
     groups = None if columns.situations is None else columns.situations[rows]
     if groups is not None and len(groups) > len(set(groups.tolist())):
+        _, place = np.unique(groups, return_index=True)
         baseline, candidate = _averaged(groups, baseline), _averaged(groups, candidate)
-        merged = _averaged(groups, own)
-        repeats = len(own) - len(merged)
-        mean_gains = np.concatenate([merged, losses])
-    if metric != "time_to_goal_s":
-        total = max(total, len(rows) + len(crashed))
+        merged, first = _averaged(groups, own), rows[place]
+    repeats = len(own) - len(merged)
+    losses = fill.gains(column.baseline[crashed], np.full(len(crashed), np.nan))
+    missing: dict[str, int] = {}
+    should = int(expected.sum()) + rowless
+    lost_rows = np.zeros(0, np.intp)
+    if not (len(rows) or len(crashed)):
+        rowless = 0
+    else:
+        absent = expected & ~measured
+        absent[crashed] = False
+        lost_rows = np.flatnonzero(absent)
+        missing = _causes(columns, metric, lost_rows, rowless, deleted)
+    known = first, crashed
+    if gate.missing == "lost":
+        side = np.where(columns.complete & column.has_evidence, column.candidate, np.nan)
+        lost = fill.gains(column.baseline[lost_rows], side[lost_rows])
+        lost = np.append(lost, np.full(rowless, fill.worst))
+        beyond = np.arange(len(columns), len(columns) + rowless)
+        places = np.concatenate([*known, lost_rows, beyond]).astype(np.intp)
+    else:
+        lost = np.zeros(0)
+        places = np.concatenate(known).astype(np.intp)
+    order = np.argsort(places, kind="stable")
+    judged = np.concatenate([merged, losses, lost])[order]
+    has_outcome = (np.arange(len(judged)) < len(merged) + len(losses))[order]
+    found = sorted(set(column.evidence[measured].tolist()))
     return OutcomePairs(
         metric=metric,
         baseline=baseline,
         candidate=candidate,
-        gains=np.sign(mean_gains) if metric == "success" and repeats else mean_gains,
-        mean_gains=mean_gains,
+        judged=judged,
+        has_outcome=has_outcome,
+        places=places[order],
+        clusters=_clusters(clusters, places[order], len(columns)),
+        cluster_by=None if clusters is None else clusters.by,
+        unlabelled=0 if clusters is None else clusters.unlabelled,
         rows=np.concatenate([rows, crashed]),
-        row_gains=row_gains,
+        row_gains=np.concatenate([own, losses]),
         crashes=len(crashed),
-        total=total - repeats,
+        total=should - repeats,
         repeats=repeats,
+        missing=missing,
         kinds=tuple(EVIDENCE[kind] for kind in found),
         evidence=_evidence([EVIDENCE[kind] for kind in found], column.evidence[columns.complete]),
         unusable=column.unusable,
+        seen=(float(seen.min()), float(seen.max())) if len(seen) else (0.0, 0.0),
     )
+
+
+def _clusters(
+    clusters: RowClusters | None, places: NDArray[np.intp], rows: int
+) -> NDArray[np.intp] | None:
+    """Pairs without a row have no label. They count as one cluster together."""
+    if clusters is None:
+        return None
+    return np.append(clusters.of_rows, rows)[np.minimum(places, rows)]
 
 
 def _averaged(groups: NDArray[np.intp], values: Floats) -> Floats:
@@ -132,19 +206,76 @@ def _both_reached(columns: ResultColumns, timed: Flags) -> Flags:
 
 
 def _crashed(columns: ResultColumns, metric: Outcome, any_measured: bool) -> NDArray[np.intp]:
+    """Crashes count only where at least one pair was measured, or the baseline is known. Otherwise nothing was lost."""
     if metric == "reward_total":
-        return np.flatnonzero(columns.failed & any_measured)
+        return np.flatnonzero(columns.crashed & any_measured)
     if metric == "success":
         known = np.isfinite(columns.outcomes[metric].baseline)
-        return np.flatnonzero(columns.failed & (known | any_measured))
+        return np.flatnonzero(columns.crashed & (known | any_measured))
     return np.zeros(0, np.intp)
 
 
-def _crash_gains(metric: Outcome, seen: Floats, baseline: Floats) -> Floats:
-    """`seen` holds every reward of the run. The worst measured pair would not do: it can be a gain."""
+# ------------------------------------------------------------------------------------ missing pairs
+
+
+@dataclass(frozen=True)
+class _Fill:
+    """The worst case of what is missing."""
+
+    metric: Outcome
+    sign: float
+    within: Interval
+    """Worst and best value, where higher is better."""
+
+    def gains(self, baseline: Floats, candidate: Floats) -> Floats:
+        """Of pairs of which one side is missing, or both."""
+        worst, best = self.within
+        before = np.where(np.isfinite(baseline), self.sign * baseline, best)
+        after = np.where(np.isfinite(candidate), self.sign * candidate, worst)
+        if self.metric == "collision_count":  # at least one more than the baseline's
+            after = np.where(np.isfinite(candidate), after, np.minimum(after, before - 1))
+        return np.asarray(after - before)
+
+    @property
+    def worst(self) -> float:
+        """Of a pair that has neither side."""
+        unknown = np.full(1, np.nan)
+        return float(self.gains(unknown, unknown)[0])
+
+
+def _fill_range(metric: Outcome, seen: Floats, gate: Gate) -> Interval:
+    """Worst and best value of an outcome; higher is better. The range of a run's rewards includes 0, because a crash
+    would lose nothing where all rewards are the same."""
     if metric == "success":
-        return np.where(baseline == 0, 0.0, -1.0)
-    return np.full(len(baseline), float(seen.min(initial=0.0)) - float(seen.max(initial=0.0)))
+        return 0.0, 1.0
+    if metric == "reward_total":
+        return gate.reward_range or (float(seen.min(initial=0.0)), float(seen.max(initial=0.0)))
+    low, high = (float(seen.min()), float(seen.max())) if len(seen) else (0.0, 0.0)
+    return -high, -low if metric == "time_to_goal_s" else 0.0
+
+
+def _causes(
+    columns: ResultColumns,
+    metric: Outcome,
+    rows: NDArray[np.intp],
+    rowless: int,
+    deleted: int,
+) -> dict[str, int]:
+    """Why these rows, and pairs without a row, have no outcome."""
+    column = columns.outcomes[metric]
+    failed, complete = columns.failed[rows], columns.complete[rows]
+    crashed = columns.crashed[rows]
+    candidate = np.isfinite(column.candidate[rows]) & column.has_evidence[rows]
+    gone = min(deleted, rowless)
+    counts = {
+        "pending": int(np.count_nonzero(~failed & ~complete)) + rowless - gone,
+        "deleted": gone,
+        "infrastructure": int(np.count_nonzero(failed & ~crashed)),
+        "crash": int(np.count_nonzero(crashed)),
+        "candidate": int(np.count_nonzero(complete & ~candidate)),
+        "baseline": int(np.count_nonzero(complete & candidate)),
+    }
+    return {cause: count for cause, count in counts.items() if count}
 
 
 def _evidence(found: list[str], stated: NDArray[np.int8]) -> str:

@@ -2,86 +2,151 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rollbook.contracts.decision import Interval
 from rollbook.contracts.gate import Gate, MetricRule
 from rollbook.contracts.outcomes import OUTCOMES
-from rollbook.scoring.intervals import (
-    FEWEST_FOR_A_MEAN,
-    deviation,
-    student_interval,
-    tango_interval,
-)
+from rollbook.scoring.bounds.gain_bounds import GainBounds
+from rollbook.scoring.bounds.pair_clusters import least_clusters_for
 from rollbook.scoring.outcome_pairs import OutcomePairs
-from rollbook.scoring.paired_tests import PValues, mcnemar_exact, sign_flip
+from rollbook.scoring.watched_bets import WatchedBets, WatchedGains, watched_metric
 
+LEAST_PAIRS_WITHOUT_RANGE = 150
+"""Pairs that it takes to trust the range that was seen, where nobody declared one."""
 _PLACES = {name: place for place, name in enumerate(OUTCOMES)}
 
 
 @dataclass(frozen=True)
 class OutcomeStatistics:
     pairs: OutcomePairs
-    gain: float | None
-    """Mean gain; above zero is better."""
-    deviation: float
-    wins: int
-    losses: int
-    lower: float | None
-    """One-sided lower bound of the gain, at the gate's level. None where there are too few pairs."""
+    judged: GainBounds
+    """Of all pairs that count, missing ones included where they count as lost."""
+    is_declared: bool
+    """Whether the worst loss of a pair is known, and not only the range that was seen."""
+    outside_range: float | None
+    """A reward outside the range that the gate declares, if there is one."""
     catastrophic_rows: frozenset[int] | None
     """Rows with a catastrophe. None where the outcome has no limit for catastrophes."""
-    seed: int
+    bets: WatchedBets | None = None
+    """Set for the outcome that a sequential run bets on."""
+    watched: WatchedGains | None = None
+    """Set for the other outcomes of a run that may ship after any pair: their margins are bet on."""
 
     @property
     def n(self) -> int:
+        """Pairs that have an outcome."""
         return len(self.pairs)
 
+    @property
+    def worst_loss(self) -> float:
+        return self.judged.worst_loss
+
     @cached_property
-    def p(self) -> PValues | None:
-        """Computed on first use, because an outcome that decides nothing may not need it."""
-        if not self.n:
-            return None
-        if self.pairs.metric == "success":
-            return mcnemar_exact(self.wins, self.losses)
-        return sign_flip(self.pairs.gains, [self.seed % 2**64, _PLACES[self.pairs.metric]])
+    def measured(self) -> GainBounds:
+        """Of the pairs that have an outcome: a loss is claimed by these alone."""
+        if not self.pairs.lost:
+            return self.judged
+        known, whole = self.pairs.has_outcome, self.judged
+        return replace(
+            whole,
+            gains=whole.gains[known],
+            labels=None if whole.labels is None else whole.labels[known],
+            signs=None if whole.signs is None else whole.signs[known],
+        )
+
+    @cached_property
+    def gain(self) -> float | None:
+        """Mean gain of the pairs that have an outcome; above zero is better."""
+        return float(self.pairs.gains.mean()) if self.n else None
+
+    @property
+    def wins(self) -> int:
+        return int(np.count_nonzero(self.pairs.gains > 0))
+
+    @property
+    def losses(self) -> int:
+        return int(np.count_nonzero(self.pairs.gains < 0))
+
+    @property
+    def has_known_range(self) -> bool:
+        """Whether the worst loss is declared, or enough pairs were seen to trust their range."""
+        return self.is_declared or self.n >= LEAST_PAIRS_WITHOUT_RANGE
+
+    def p_not_worse(self, margin: float) -> float:
+        """The p-value of "the loss is smaller than the margin", with missing pairs as lost where they count so."""
+        if self.watched is not None:
+            return self.watched.p_not_worse(margin)
+        return self.judged.p_not_worse(margin)
+
+    def p_not_worse_measured(self, margin: float) -> float:
+        """The same of the pairs that have an outcome."""
+        if self.watched is not None:
+            return self.watched.p_not_worse_measured(margin)
+        return self.measured.p_not_worse(margin)
+
+    def least_clusters(self, margin: float, level: float) -> int:
+        """Clusters that it takes to rule out a loss of the margin."""
+        return least_clusters_for(margin / self.worst_loss if self.worst_loss else 1.0, level)
 
 
-def outcome_statistics(pairs: OutcomePairs, gate: Gate) -> OutcomeStatistics:
-    gains = pairs.gains
-    n = len(gains)
-    wins, losses = int(np.count_nonzero(gains > 0)), int(np.count_nonzero(gains < 0))
-    mean = float(gains.mean()) if n else None
-    spread = deviation(gains)
-    lower: float | None = None
-    if n and pairs.metric == "success":
-        lower = tango_interval(wins, losses, n, 1 - 2 * gate.alpha)[0]
-        if pairs.repeats:
-            lower = _at_most_bound_of_mean(lower, pairs, gate)
-    elif mean is not None and n >= FEWEST_FOR_A_MEAN:
-        lower = student_interval(mean, spread, n, 1 - 2 * gate.alpha)[0]
+def outcome_statistics(
+    pairs: OutcomePairs,
+    gate: Gate,
+    level: float | None = None,
+    unfinished: NDArray[np.intp] | None = None,
+) -> OutcomeStatistics:
+    """`level` is the level of the decision, where it is not that of the gate. `unfinished` are the clusters of pairs
+    that are still to come."""
+    is_success = pairs.metric == "success"
+    declared = gate.reward_range if pairs.metric == "reward_total" else None
+    low, high = declared or pairs.seen
+    worst = 1.0 if is_success else high - low
+    worst = max(worst, -float(pairs.judged.min(initial=0.0)))
+    bets = watched = None
+    is_bet_on = gate.design == "sequential" and watched_metric(gate) == pairs.metric
+    if is_bet_on:
+        bets = WatchedBets.of(
+            pairs.judged,
+            pairs.has_outcome,
+            worst,
+            is_exact=is_success and pairs.clusters is None and not pairs.repeats,
+            clusters=pairs.clusters,
+            unfinished=unfinished,
+        )
+    elif gate.design == "sequential" and gate.mode == "superiority":
+        watched = WatchedGains.of(
+            pairs.judged, pairs.has_outcome, worst, pairs.clusters, unfinished
+        )
     return OutcomeStatistics(
         pairs=pairs,
-        gain=mean,
-        deviation=spread,
-        wins=wins,
-        losses=losses,
-        lower=lower,
+        judged=GainBounds(
+            gains=pairs.judged,
+            worst_loss=worst,
+            is_success=is_success,
+            labels=pairs.clusters,
+            signs=np.sign(pairs.judged) if is_success and pairs.repeats else None,
+            tails=gate.tails,
+            level=gate.look_level if level is None else level,
+            seed=[gate.seed % 2**64, _PLACES[pairs.metric]],
+        ),
+        is_declared=is_success or declared is not None,
+        outside_range=None if declared is None else _outside(declared, pairs.seen),
         catastrophic_rows=_catastrophic_rows(pairs, gate.rule(pairs.metric)),
-        seed=gate.seed,
+        bets=bets,
+        watched=watched,
     )
 
 
-def _at_most_bound_of_mean(lower: float, pairs: OutcomePairs, gate: Gate) -> float | None:
-    """The margin on success has to hold for the mean as well as for the signs: many situations won by a little do not
-    make up for a few that were lost completely."""
-    n = len(pairs)
-    if n < FEWEST_FOR_A_MEAN:
-        return None
-    mean, spread = float(pairs.mean_gains.mean()), deviation(pairs.mean_gains)
-    return min(lower, student_interval(mean, spread, n, 1 - 2 * gate.alpha)[0])
+def _outside(declared: Interval, seen: Interval) -> float | None:
+    slack = 1e-9 * max(abs(declared[0]), abs(declared[1]))
+    if seen[0] < declared[0] - slack:
+        return seen[0]
+    return seen[1] if seen[1] > declared[1] + slack else None
 
 
 def _catastrophic_rows(pairs: OutcomePairs, rule: MetricRule) -> frozenset[int] | None:

@@ -1,7 +1,8 @@
 """Paired tests: the probability that two equal policies would give a difference as large as the measured one.
 
-Success is tested by the exact McNemar test, means by flipping signs. Both need pairs, but no normal distribution.
-Wilcoxon's test is left out on purpose: it prefers a policy that is usually a little better and sometimes crashes.
+Success is tested by the exact McNemar test. Means are tested by flipping signs (`bounds.flip_bound`). Both need pairs,
+but no normal distribution. Wilcoxon's test is left out on purpose: it prefers a policy that is usually a little better
+and sometimes crashes.
 
 E-values are for sequential runs, which are looked at after every episode. A p-value that is computed again and again
 calls equal policies different far too often. An e-value does not: it is the capital of a fair bet against "not
@@ -20,18 +21,7 @@ from scipy.special import betainc, betaincc, betaincinv, betaln, gammaln
 
 from rollbook.contracts.decision import SuccessBelief
 
-MOST_FOR_EXACT = 13
-"""Up to this many differences, every combination of signs is tried."""
-RANDOM_FLIPS = 9_999
-_ROUNDING = 1e-12
-_LARGEST_LOG_E = 690.0
-"""exp() of more would overflow."""
 _BELIEF_SLICES = 128
-_BITS = 8
-_EVERY_BYTE: NDArray[np.float64] = (
-    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float64) * 2 - 1
-)
-
 
 Name = TypeVar("Name", bound=str)
 
@@ -57,50 +47,6 @@ def mcnemar_mid_p(wins: int, losses: int) -> float:
 
 def _p_of_wins(wins: int, losses: int) -> float:
     return 1.0 if wins == 0 else float(betainc(wins, losses + 1, 0.5))
-
-
-def sign_flip(gains: NDArray[np.float64], seed: int | list[int] = 0) -> PValues:
-    """P-values of the mean gain. For equal policies, every gain could as well have the opposite sign.
-
-    Exact for few differences, else 9 999 random flips from the seed. Pairs without a difference have no sign to flip.
-    """
-    gains = gains[gains != 0]
-    if not len(gains):
-        return PValues(1.0, 1.0)
-    gains = gains / np.abs(gains).max()
-    observed = float(gains.sum())
-    room = _ROUNDING * float(np.abs(gains).sum())
-    if len(gains) <= MOST_FOR_EXACT:
-        sums, own = _all_flips(gains), 0
-    else:
-        sums, own = _random_flips(gains, seed), 1
-    count = len(sums) + own
-    better = (int(np.count_nonzero(sums >= observed - room)) + own) / count
-    worse = (int(np.count_nonzero(sums <= observed + room)) + own) / count
-    return PValues(better, worse)
-
-
-def _all_flips(gains: NDArray[np.float64]) -> NDArray[np.float64]:
-    sums = np.zeros(1)
-    for gain in gains:
-        sums = np.concatenate([sums + gain, sums - gain])
-    return sums
-
-
-def _random_flips(gains: NDArray[np.float64], seed: int | list[int]) -> NDArray[np.float64]:
-    """A random byte flips eight differences at once; their 256 possible sums are in a table."""
-    groups = -(-len(gains) // _BITS)
-    padded = np.zeros(groups * _BITS)
-    padded[: len(gains)] = gains
-    table = padded.reshape(groups, _BITS) @ _EVERY_BYTE.T
-    words = -(-groups * RANDOM_FLIPS // 8)
-    random = np.random.default_rng(seed).integers(0, 2**64, words, np.uint64).view(np.uint8)
-    flips = random[: groups * RANDOM_FLIPS].reshape(groups, RANDOM_FLIPS)
-    sums, looked_up = np.zeros(RANDOM_FLIPS), np.empty(RANDOM_FLIPS)
-    for row, chosen in zip(table, flips, strict=True):
-        # mode="clip" skips the bounds check; a byte is always a valid index into 256 entries
-        sums += row.take(chosen, out=looked_up, mode="clip")
-    return sums
 
 
 def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
@@ -140,11 +86,6 @@ def log_e_value(wins: ArrayLike, losses: ArrayLike) -> NDArray[np.float64]:
     with np.errstate(divide="ignore"):
         above = np.log(betaincc(won + 1, lost + 1, 0.5))
     return np.asarray(above + betaln(won + 1, lost + 1) + (won + lost + 1) * math.log(2))
-
-
-def e_value(wins: int, losses: int) -> float:
-    """Always finite: a value that is too large for a float becomes the largest power that is not."""
-    return math.exp(min(_LARGEST_LOG_E, float(log_e_value(wins, losses))))
 
 
 # ----------------------------------------------------------------------------------------- Bayesian

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollbook.contracts.evals import EVIDENCE, EVIDENCE_KEY, EvalResult
+from rollbook.contracts.evals import EVIDENCE, EVIDENCE_KEY, INFRASTRUCTURE, EvalResult
 from rollbook.contracts.outcomes import OUTCOMES, Outcome
 
 Floats = NDArray[np.float64]
@@ -25,6 +26,8 @@ _MEASURING = EVIDENCE[: EVIDENCE.index("open_loop")]
 """Kinds of evidence that measure an outcome."""
 _NOT_MEASURED = EVIDENCE.index("not_measured")
 _ASSERTED = EVIDENCE.index("asserted")
+_CLOSED_LOOP = EVIDENCE.index("closed_loop")
+_LONGEST_WORD = 60
 _LARGEST = 1e300
 _PLAIN = {float, int, bool, type(None)}
 
@@ -49,6 +52,14 @@ class OutcomeColumn:
         """Rows whose evidence is of a kind that measures an outcome."""
         return self.evidence < len(_MEASURING)
 
+    @property
+    def in_closed_loop(self) -> Flags:
+        return np.asarray(self.evidence == _CLOSED_LOOP)
+
+    def first(self, count: int) -> OutcomeColumn:
+        cut = (self.baseline[:count], self.candidate[:count], self.evidence[:count])
+        return OutcomeColumn(*cut, self.unusable)
+
 
 @dataclass(frozen=True)
 class ResultColumns:
@@ -65,18 +76,30 @@ class ResultColumns:
     """Results for a baseline that already had one."""
     situations: NDArray[np.intp] | None = None
     """Per row, the first row of the same situation. None where no two rows are known to share one."""
+    infrastructure: Flags | None = None
+    """Failed rows in which the candidate is not the reason. None: there are none."""
+    unverified: Flags | None = None
+    """Rows of which nobody checked that the environment is the recorded one. None: there are none."""
+    env_changes: Mapping[str, int] = field(default_factory=dict)
+    """What differed between the recorded environment and today's, and in how many rows."""
+    starts: tuple[str | None, ...] | None = None
+    """Digest of the first observation of each row whose start is not known otherwise. None: no row has one."""
+    trusted: int = 0
+    """Rows whose policy was shown the whole record of the baseline, its seed and its outcome included."""
 
     @classmethod
     def of(cls, results: Sequence[EvalResult]) -> ResultColumns:
         rows, repeated = _one_per_baseline(results)
         metrics = tuple(_as_mapping(row.metrics) or {} for row in rows)
         complete = np.array([row.status == "complete" for row in rows], bool)
+        failed = np.array([row.status == "failed" for row in rows], bool)
+        lost = [(row.error or "").startswith(INFRASTRUCTURE) for row in rows]
         stated = [_mapping(blob, EVIDENCE_KEY) for blob in metrics]
         repro = [_mapping(blob, "repro") or {} for blob in metrics]
         return cls(
             ids=tuple(row.baseline_episode_id for row in rows),
             complete=complete,
-            failed=np.array([row.status == "failed" for row in rows], bool),
+            failed=failed,
             outcomes=_outcomes(metrics, stated, complete),
             env_mismatch=np.array([_env_differs(each) for each in repro], bool),
             nondeterministic=np.array(
@@ -85,7 +108,37 @@ class ResultColumns:
             metrics=metrics,
             repeated=repeated,
             situations=_situations(repro) if any(repro) else None,
+            infrastructure=failed & np.array(lost, bool),
+            unverified=np.array(
+                [not isinstance(each.get("verified"), bool) for each in repro], bool
+            ),
+            env_changes=Counter(word for each in repro for word in _env_changes(each)),
+            starts=_starts(repro) if any(repro) else None,
+            trusted=sum(each.get("trusted") is True for each in repro),
         )
+
+    def first(self, count: int) -> ResultColumns:
+        """The rows of the first baselines by id. Facts about the environment stay those of all rows."""
+        situations, starts = self.situations, self.starts
+        return replace(
+            self,
+            ids=self.ids[:count],
+            complete=self.complete[:count],
+            failed=self.failed[:count],
+            outcomes={name: column.first(count) for name, column in self.outcomes.items()},
+            env_mismatch=self.env_mismatch[:count],
+            nondeterministic=self.nondeterministic[:count],
+            metrics=self.metrics[:count],
+            situations=None if situations is None else situations[:count],
+            infrastructure=None if self.infrastructure is None else self.infrastructure[:count],
+            unverified=None if self.unverified is None else self.unverified[:count],
+            starts=None if starts is None else starts[:count],
+        )
+
+    @property
+    def crashed(self) -> Flags:
+        """Failed rows in which the candidate is the reason."""
+        return self.failed if self.infrastructure is None else self.failed & ~self.infrastructure
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -97,13 +150,15 @@ class ResultColumns:
 
     def numbers(self, *path: str) -> Floats:
         """Numbers of the complete rows under this path."""
-        values: list[Any] = [
-            blob for blob, done in zip(self.metrics, self.complete, strict=True) if done
-        ]
+        column = self.column(*path)[self.complete]
+        return column[np.isfinite(column)]
+
+    def column(self, *path: str) -> Floats:
+        """The number of each row under this path; NaN where there is none."""
+        values: list[Any] = list(self.metrics)
         for key in path:
             values = [value.get(key) if isinstance(value, Mapping) else None for value in values]
-        column, _ = numbers(values)
-        return column[np.isfinite(column)]
+        return numbers(values)[0]
 
 
 def _one_per_baseline(results: Sequence[EvalResult]) -> tuple[list[EvalResult], int]:
@@ -129,30 +184,32 @@ def _one_per_baseline(results: Sequence[EvalResult]) -> tuple[list[EvalResult], 
 
 
 def _situations(repro: Sequence[Mapping[str, Any]]) -> NDArray[np.intp] | None:
-    """Rows that ran again in one environment version from one seed are one situation; so are rows to which the runner
-    gave the same name. Every other row is a situation of its own: recordings often carry one seed for a whole day, and
-    still differ."""
-    first: dict[Hashable, int] = {}
+    """Rows to which the runner gave the same name are one situation. A seed names none: recordings often carry one seed
+    for a whole day, and an environment may ignore it."""
+    first: dict[str, int] = {}
     found = np.arange(len(repro))
     for row, stated in enumerate(repro):
-        start = _situation_key(stated)
-        if start is not None:
-            found[row] = first.setdefault(start, row)
+        named = stated.get("situation")
+        if isinstance(named, str):
+            found[row] = first.setdefault(named, row)
     return found if (found != np.arange(len(repro))).any() else None
 
 
-def _situation_key(repro: Mapping[str, Any]) -> Hashable | None:
-    named = repro.get("situation")
-    if isinstance(named, str):
-        return named
-    version = (_mapping(repro, "env_version") or {}).get("baseline")
-    seeds = _mapping(repro, "seed") or {}
-    seed = seeds.get("baseline")
-    if version is None or seed is None or seeds.get("candidate") is None:
-        return None
-    if isinstance(version, str) and isinstance(seed, (int, float, str)):
-        return version, seed
-    return json.dumps([version, seed], sort_keys=True, default=str)
+def _starts(repro: Sequence[Mapping[str, Any]]) -> tuple[str | None, ...] | None:
+    """First observations of the rows that were not run again; the others are known by their situation."""
+    given = [stated.get("first_observation") for stated in repro]
+    found = tuple(start if isinstance(start, str) else None for start in given)
+    return found if any(found) else None
+
+
+def _env_changes(repro: Mapping[str, Any]) -> set[str]:
+    """Words for what differs from the recorded environment. A check that failed without a word is a change too."""
+    changed = repro.get("env_changed")
+    if changed is None or changed == []:
+        unexplained = _is_not_true(repro, "verified") and not _is_not_true(repro, "deterministic")
+        return {"replay"} if unexplained else set()
+    words = changed if isinstance(changed, list) else [changed]
+    return {str(word)[:_LONGEST_WORD] for word in words}
 
 
 def _outcomes(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from rollbook.contracts.streams import ONLY_FIELD
 from rollbook.errors import ConfigurationError, InvalidValue, RollbookError
-from rollbook.evals.policies import ReplayEpisode, load_attribute
+from rollbook.evals.policies.policy import ReplayEpisode, load_attribute
 
 Array = NDArray[Any]
 EnvironmentFactory: TypeAlias = "Callable[..., Environment] | str"
@@ -54,8 +55,14 @@ def try_environment(given: EnvironmentFactory) -> None:
     A factory that takes an episode is not tried, because it may fail for one episode and work for others.
     """
     found = environment_factory(given)
-    if not _wants_episode(found):
-        close_environment(make_environment(found, ReplayEpisode("none")))
+    if _wants_episode(found):
+        return
+    made = make_environment(found, ReplayEpisode("none"))
+    try:
+        close_environment(made)
+    except (Exception, SystemExit) as error:  # exit code 0 would look like a candidate that passed
+        message = f"the environment cannot be closed: {type(error).__name__}: {error}"
+        raise ConfigurationError(message=message) from error
 
 
 def make_environment(factory: EnvironmentFactory, episode: ReplayEpisode) -> Environment:
@@ -83,6 +90,15 @@ def close_environment(environment: Environment) -> None:
         close()
 
 
+@contextmanager
+def open_environment(factory: EnvironmentFactory, episode: ReplayEpisode) -> Iterator[Environment]:
+    environment = make_environment(factory, episode)
+    try:
+        yield environment
+    finally:
+        close_environment(environment)
+
+
 def _wants_episode(factory: Callable[..., Any]) -> bool:
     """Whether the factory has a required argument."""
     try:
@@ -107,6 +123,45 @@ def declared_fps(environment: Environment) -> float | None:
     said = metadata.get("render_fps") if isinstance(metadata, Mapping) else None
     known = isinstance(said, int | float) and math.isfinite(said) and said > 0
     return float(said) if known else None  # type: ignore[arg-type]
+
+
+def reset(environment: Environment, seed: int | None) -> tuple[Any, Mapping[str, Any]]:
+    """The first observation and info."""
+    observation, info = _answered("reset", environment.reset(seed=seed), 2)
+    return observation, info
+
+
+def step(environment: Environment, action: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
+    """Observation, reward, terminated, truncated and info."""
+    answer = _answered("step", environment.step(action), 5)
+    observation, reward, terminated, truncated, info = answer
+    return observation, _reward(reward), bool(terminated), bool(truncated), info
+
+
+def _answered(what: str, answer: Any, parts: int) -> tuple[Any, ...]:
+    """Refuses tuples of another length, which older environments return, and plain observations."""
+    if isinstance(answer, tuple) and len(answer) == parts and isinstance(answer[-1], Mapping):
+        return answer
+    found = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else type(answer).__name__
+    expected = "(observation, reward, terminated, truncated, info)"
+    raise InvalidValue(
+        record="the environment",
+        field=f"{what}()",
+        value=found,
+        expected="(observation, info)" if what == "reset" else expected,
+    )
+
+
+def _reward(reward: Any) -> float:
+    number = np.asarray(reward)
+    if number.size != 1 or number.dtype.kind not in "biuf":
+        raise InvalidValue(
+            record="the environment's step",
+            field="reward",
+            value=repr(reward)[:80],
+            expected="one number",
+        )
+    return float(number.item())
 
 
 # ------------------------------------------------------------------------------ names of the parts
