@@ -12,6 +12,8 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.scheduling import ordinary_scheduling
+
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 _BITS = 8
 _BLOCK = 8
@@ -86,7 +88,7 @@ def write_video(
     """As other tools write them: key frames far apart, frames that refer to later ones, the index at the end."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rate = Fraction(fps).limit_denominator(1001)
-    with av.open(str(path), "w", format="mp4") as container:
+    with ordinary_scheduling(), av.open(str(path), "w", format="mp4") as container:
         options = {"crf": "12", "g": "250", **codec_options}
         stream: Any = container.add_stream(codec, rate=rate, options=options)
         stream.pix_fmt = "yuv420p"

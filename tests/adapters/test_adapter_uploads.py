@@ -10,7 +10,7 @@ import pytest
 
 from rollbook import client as sdk
 from rollbook.adapters import gymnasium as adapter
-from rollbook.adapters.encoded import BatchResult
+from rollbook.adapters.destination import BatchResult
 from rollbook.errors import AuthError, ConfigurationError, RollbookError
 from tests.adapters.small_envs import CountingEnv
 from tests.client.faulty_server import FaultyServer
@@ -60,7 +60,8 @@ def test_files_are_kept_where_the_caller_wants_them(client: sdk.Client, tmp_path
     run = adapter.record(CountingEnv(), still, client=client, output_dir=tmp_path / "kept")
     assert run.episode is not None
     names = ["actions.npz", "sensors.npz", "video.mp4"]
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == names
+    kept = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    assert kept == sorted([*names, "episode.json"])
     assert sorted(path.name for path in run.encoded.files.values()) == names
 
 

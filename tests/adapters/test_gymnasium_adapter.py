@@ -373,7 +373,8 @@ def test_an_error_in_the_first_step_of_a_policy_leaves_the_first_observation(
 
     with pytest.raises(ZeroDivisionError):
         encode(tmp_path, policy=broken)
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["sensors.npz", "video.mp4"]
+    names = ["episode.json", "sensors.npz", "video.mp4"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == names
     assert read_npz(tmp_path / "out" / "sensors.npz").keys() == {
         "observation/value",
         "observation/_t_ns",

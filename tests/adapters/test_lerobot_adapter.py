@@ -184,7 +184,7 @@ def test_an_outcome_the_dataset_does_not_have_stays_unknown(write: Write, tmp_pa
 @both_versions
 def test_what_is_said_about_an_episode(write: Write, tmp_path: Path) -> None:
     encoded = encode(write, tmp_path)
-    assert (encoded.name, encoded.source, encoded.robot) == ("pusht #1", "replay", "so100")
+    assert (encoded.name, encoded.source, encoded.robot) == ("pusht #1", "real", "so100")
     assert (encoded.fps, encoded.metadata["lerobot_tasks"]) == (FPS, ["place"])
     assert encoded.metadata["lerobot_codebase_version"] in ("v2.1", "v3.0")
     assert encoded.metadata["lerobot_repo_id"] == "pusht"

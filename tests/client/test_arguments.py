@@ -84,6 +84,7 @@ def test_data_fits_both_sensors_and_actions(
         ({"video": {"frames": [1]}}, "takes a file or an array of frames, not dict"),
         ({"video": b"frames"}, "takes a file or an array of frames, not bytes"),
         ({"video": FRAMES}, "video= is an array of frames: give fps= too"),
+        ({"video": iter(FRAMES), "fps": 5}, "an array or a list of frames, not "),
         ({"video": FRAMES, "fps": 0}, "give fps= too"),
         ({"video": FRAMES[:0], "fps": 10}, "video= has 0 frames"),
         ({"video": [], "fps": 10}, "video= has 0 frames"),

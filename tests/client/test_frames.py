@@ -48,6 +48,18 @@ def test_frames_are_shown_at_their_times(
     assert video.times == pytest.approx(shown, abs=1e-4)
 
 
+@pytest.mark.parametrize("every_s", [0.02, 0.1, 0.4, 1.5])
+def test_a_player_can_start_every_half_second_at_any_rate(tmp_path: Path, every_s: float) -> None:
+    """Frames that come by their own times do not come at the rate that the encoder was told."""
+    log = FrameLog(tmp_path, None)
+    for number in range(60):
+        log.add(numbered(number % 4), None, number * every_s, None)
+    found, _ = finished(log, tmp_path)
+    gap = probe(found.files["video"]).keyframe_gap_s
+    assert gap is not None
+    assert gap <= max(0.5, every_s) + 1e-6
+
+
 @pytest.mark.parametrize("shape", [(1, 1, 3), (31, 47), (5, 7, 1), (2, 3, 4)])
 def test_grey_and_odd_pictures_become_a_video(tmp_path: Path, shape: tuple[int, ...]) -> None:
     log = FrameLog(tmp_path, 30.0)
@@ -91,12 +103,14 @@ def test_cameras_are_shown_side_by_side_and_a_slower_one_keeps_its_last_picture(
         ),
         (numbered(1), "b", 1, "row 1: camera is 'b', expected one of the first frame: a"),
         (numbered(1), None, 1, "row 1: camera is None, expected a name for every camera"),
+        (numbered(1), 3, 1, "row 1: camera is 3, expected the name of a camera"),
+        (numbered(1), "", 1, "row 1: camera is '', expected the name of a camera"),
         (numbered(1), "a", 0, "row 1: t is 0 ns, expected later"),
         (numbered(1), "a", None, "row 1: t is missing"),
     ],
 )
 def test_a_picture_that_does_not_fit_is_refused_with_its_row(
-    tmp_path: Path, image: Any, camera: str | None, t: Any, says: str
+    tmp_path: Path, image: Any, camera: Any, t: Any, says: str
 ) -> None:
     log = FrameLog(tmp_path, None)
     log.add(numbered(0), "a", 0, None)
@@ -105,6 +119,32 @@ def test_a_picture_that_does_not_fit_is_refused_with_its_row(
         log.add(image, camera, t if t is None else t / 2, None)
     log.add(numbered(2), "a", 1, None)
     assert finished(log, tmp_path)[1].times == [0, 0.5, 1]
+
+
+def test_frames_hours_apart_are_shown_at_their_times_and_a_longer_pause_is_refused(
+    tmp_path: Path,
+) -> None:
+    log = FrameLog(tmp_path, None)
+    log.add(numbered(0), None, 0, None)
+    with pytest.raises(InvalidValue, match=r"row 1: t is 30000 s after .*start another"):
+        log.add(numbered(1), None, 30_000, None)
+    for number, t in enumerate((3_600, 20_000, 40_000), 1):
+        log.add(numbered(number), None, t, None)
+    log.close()
+    assert decode(finish_steps(tmp_path).files["video"]).times == [0, 3_600, 20_000, 40_000]
+
+
+def test_the_times_of_every_camera_have_to_rise(tmp_path: Path) -> None:
+    """Also those of a camera whose pictures come second in each frame."""
+    log = FrameLog(tmp_path, None)
+    log.add(numbered(0), "front", 1, None)
+    log.add(numbered(0), "wrist", 1.01, None)
+    log.add(numbered(1), "front", 2, None)
+    for t in (0.5, 1.01, None):
+        with pytest.raises(InvalidValue, match="t is "):
+            log.add(numbered(1), "wrist", t, None)
+    log.add(numbered(1), "wrist", 2.01, None)
+    assert finished(log, tmp_path)[1].times == [0, 1]
 
 
 def test_frames_without_pyav_say_how_to_install_it(

@@ -62,6 +62,11 @@ def sensors(tmp_path: Path) -> Path:
     return path
 
 
+def test_an_empty_name_is_not_the_current_folder() -> None:
+    with pytest.raises(ConfigurationError, match="spool= is empty"):
+        Spool("")
+
+
 def test_an_episode_without_network_waits_and_is_delivered_whole(
     wire: FaultyServer, any_client_of: AnyClient, spool: Path, sensors: Path
 ) -> None:

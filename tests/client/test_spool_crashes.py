@@ -146,7 +146,7 @@ def test_spooling_may_die_at_every_step(field: Field, mortals: Mortals) -> None:
     _die_while_spooling(field, mortals, at_most=10_000)
 
 
-def _die_while_stepping(field: Field, mortals: Mortals, at_most: int, *, online: bool) -> None:
+def _die_while_stepping(field: Field, mortals: Mortals, at_most: int, *, online: bool) -> list[str]:
     """A program that logs five steps and finalizes. What it logged is whole in the episode, however that ends."""
 
     def begin() -> None:
@@ -178,12 +178,13 @@ def _die_while_stepping(field: Field, mortals: Mortals, at_most: int, *, online:
         else:
             assert episode["status"] == "failed"
         assert [each.name for each in field.spool.iterdir() if each.is_dir()] == []
-    assert set(ends) == {"failed", "ready"}
     assert ends == sorted(ends), "once the program has said how it ends, it ends so"
+    return ends
 
 
 def test_a_program_that_logs_steps_may_die_at_some_steps(field: Field, mortals: Mortals) -> None:
-    _die_while_stepping(field, mortals, at_most=4, online=True)
+    # whether one of so few deaths is early enough for "failed" depends on the files that libraries open
+    assert "ready" in _die_while_stepping(field, mortals, at_most=4, online=True)
 
 
 @pytest.mark.slow
@@ -191,7 +192,8 @@ def test_a_program_that_logs_steps_may_die_at_some_steps(field: Field, mortals: 
 def test_a_program_that_logs_steps_may_die_at_many_steps(
     field: Field, mortals: Mortals, online: bool
 ) -> None:
-    _die_while_stepping(field, mortals, at_most=30, online=online)
+    ends = _die_while_stepping(field, mortals, at_most=30, online=online)
+    assert set(ends) == {"failed", "ready"}
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

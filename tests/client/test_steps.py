@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,6 +105,7 @@ def test_times_come_from_the_caller_from_fps_or_from_the_clock(
         1.0,
     )
     assert clock(30.0, [None] * 3) == ([0, 33_333_333, 66_666_667], 0.1)
+    assert clock(30.0, [0, 5, 10]) == ([0, 5_000_000_000, 10_000_000_000], 10.0)
     measured, _ = clock(None, [None] * 3)
     assert measured[0] == 0
     assert sorted(set(measured)) == measured
@@ -389,7 +391,68 @@ def test_what_a_power_cut_left_behind_the_last_step_is_not_a_step(
     assert read_npz(found.files["sensors"])["observation/value"].tolist() == [0, 1, 2, 3, 4]
 
 
+def test_steps_as_far_apart_as_64_bits_allow_are_all_there(tmp_path: Path) -> None:
+    log = StepLog(tmp_path, None)
+    times = [-(2**63 - 1), 2**63 - 1]
+    for t_ns in times:
+        log.add({"obs": 1.0}, None, t_ns)
+    found = finish_steps(tmp_path)
+    assert found.steps == 2
+    assert read_npz(found.files["sensors"])["observation/_t_ns"].tolist() == times
+
+
+def test_steps_whose_files_vanished_do_not_end_as_an_episode_without_steps(
+    wire: FaultyServer, client_of: MakeClient
+) -> None:
+    """A folder for temporary files is cleaned now and then."""
+    episode = client_of(wire).start_episode(artifacts=["sensors"])
+    for row in range(3):
+        episode.step(obs=float(row))
+    steps = episode._core._steps
+    assert steps is not None
+    shutil.rmtree(steps.folder)
+    with pytest.raises(StorageError, match="3 steps were logged and 0 are there"):
+        episode.finalize()
+    assert wire.episodes[str(episode.id)]["status"] == "recording"
+
+
 # -------------------------------------------------------------------------------------- processes
+
+
+FORKED = """
+import os, sys
+from rollbook.client import Client
+from rollbook.errors import ConfigurationError
+client = Client(api_key=sys.argv[1], base_url=sys.argv[2], spool=sys.argv[3] or None)
+episode = client.start_episode(name="forked", artifacts=["sensors"])
+episode.step(obs=0.0)
+child = os.fork()
+if not child:
+    try:
+        episode.step(obs=-1.0)
+    except ConfigurationError as error:
+        assert "in each process" in str(error), error
+        sys.exit(3)  # as a program ends: with everything that is to be done then
+    sys.exit(4)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+for row in (1.0, 2.0):
+    episode.step(obs=row)
+episode.finalize()
+print(episode.id)
+"""
+
+
+@pytest.mark.parametrize("spool", ["", "spool"])
+def test_a_forked_process_neither_changes_nor_removes_the_steps_of_its_parent(
+    wire: FaultyServer, client_of: MakeClient, tmp_path: Path, spool: str
+) -> None:
+    place = str(tmp_path / spool) if spool else ""
+    program = [sys.executable, "-c", FORKED, wire.api_key, wire.base_url, place]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = client_of(wire).episode(done.stdout.split()[-1])
+    assert found.sensors()["observation/value"].tolist() == [0, 1, 2]
+
 
 KILLED = """
 import itertools, sys

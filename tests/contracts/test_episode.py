@@ -32,6 +32,7 @@ from rollbook.contracts.typed_metadata import (
     Pose3D,
     Twist,
     plain_metadata,
+    typed_values,
 )
 from rollbook.contracts.wire.episodes import EpisodeRecord
 from rollbook.errors import InvalidValue
@@ -224,3 +225,17 @@ def test_an_episode_of_a_later_server_is_read_as_far_as_it_is_known() -> None:
     assert video is not None
     assert video.size == 5
     assert episode.artifact("sensors") is None
+
+
+def test_typed_values_are_found_with_their_paths_and_broken_ones_are_left_out() -> None:
+    metadata = {
+        "arm": {"left": JointState([0.0, 1.0]).to_dict()},
+        "cells": [Battery(percent=50.0).to_dict(), 7],
+        "broken": {"__type": "robotrace.Battery", "percent": "half"},
+        "later": {"__type": "robotrace.NotYetKnown"},
+        "odd": {"__type": 5},
+    }
+    found = dict(typed_values(metadata))
+    assert list(found) == ["arm.left", "cells[0]"]
+    assert found["arm.left"] == JointState((0.0, 1.0))
+    assert found["cells[0]"] == Battery(percent=50.0)

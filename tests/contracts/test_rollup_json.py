@@ -26,7 +26,8 @@ from tests.scoring.result_rows import successes
 from tests.scoring.test_rollup import GATES, RUNS
 
 METRIC = """baseline candidate delta delta_is_better n_pairs n_total n_repeats crashes unusable evidence role
-    paired_delta ci95 p_value p_worse method iqm probability_of_improvement catastrophes note"""
+    paired_delta interval interval_level p_value p_worse method clusters missing worst_loss worst_loss_declared iqm
+    probability_of_improvement catastrophes note"""
 SUMMARY = """success_rate reward_mean collision_rate time_to_goal_s ood_action_share better_count metric_total
     recommend action_l2_distance action_change counts decision"""
 

@@ -9,5 +9,8 @@ from rollbook.lazy import needs
 
 
 def library(name: str) -> Any:
-    with needs("this adapter", "adapters"):
+    try:
         return import_module(name)
+    except ImportError:
+        with needs("this adapter", "adapters"):
+            raise

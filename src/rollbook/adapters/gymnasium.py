@@ -18,23 +18,34 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import numpy as np
 
-from rollbook.adapters.encoded import (
-    AnyPath,
+from rollbook.adapters.destination import (
     BatchResult,
     Destination,
-    EncodedEpisode,
     EpisodeAbout,
     OnProgress,
     RecordedRun,
+    run_many,
+)
+from rollbook.adapters.encoded import (
+    AnyPath,
+    EncodedEpisode,
     artifact_folder,
     files_in,
     prepared_folder,
-    run_many,
 )
+from rollbook.adapters.episode_folder import read_episode_file, write_episode_file
 from rollbook.adapters.extras import library
+from rollbook.adapters.folder_importer import EpisodeFolderImporter, episode_folders
 from rollbook.adapters.gymnasium_rollout import RolloutLog
 from rollbook.adapters.gymnasium_spaces import SpaceColumn, space_columns
 from rollbook.client.video import VideoWriter, checked_rate
+from rollbook.contracts.environment_description import (
+    DESCRIPTION_KEY,
+    STEP_LIMIT_KEY,
+    TRUNCATED_BY_KEY,
+    EnvironmentDescription,
+    truncated_by,
+)
 from rollbook.contracts.episode import FILE_NAMES, LONGEST_NAME
 from rollbook.contracts.npz import write_npz
 from rollbook.contracts.typed_metadata import plain_metadata
@@ -66,6 +77,19 @@ class EnvSummary:
     @property
     def has_video(self) -> bool:
         return self.render_mode == "rgb_array"
+
+
+class GymnasiumImporter(EpisodeFolderImporter):
+    """Runs that `record`, `record_many` and `encode_rollout` wrote into folders."""
+
+    adapter = "gymnasium"
+
+
+def looks_like(path: Path) -> str | None:
+    for folder in episode_folders(path):
+        if read_episode_file(folder).metadata.get("adapter") == GymnasiumImporter.adapter:
+            return f"{folder.name} has a run of an environment"
+    return None
 
 
 def scan_env(env: AnyEnv) -> EnvSummary:
@@ -107,7 +131,7 @@ def record(
     plan = _Plan(env, policy, seed, max_steps, fps, record_video)
     destination = Destination.find(client, about, output_dir)
     with artifact_folder(output_dir) as folder:
-        return destination.deliver(plan.run(folder), kept=output_dir is not None)
+        return destination.deliver(plan.run(folder), kept_in=None if output_dir is None else folder)
 
 
 def record_many(
@@ -137,7 +161,9 @@ def record_many(
             used: Any = env if made is None else made
             plan = _Plan(used, policy, seed, max_steps, fps, record_video)
             with artifact_folder(own) as folder:
-                return destination.named(seed=seed).deliver(plan.run(folder), kept=own is not None)
+                return destination.named(seed=seed).deliver(
+                    plan.run(folder), kept_in=None if own is None else folder
+                )
 
     return run_many(seeds, one, on_progress=on_progress, stop_on_error=stop_on_error)
 
@@ -154,7 +180,10 @@ def encode_rollout(
 ) -> EncodedEpisode:
     """Run one episode and write its files, without upload. An error of policy or environment is raised afterwards."""
     plan = _Plan(env, policy, seed, max_steps, fps, record_video)
-    encoded = plan.run(prepared_folder(output_dir))
+    folder = prepared_folder(output_dir)
+    encoded = plan.run(folder)
+    if encoded.files:
+        write_episode_file(folder, encoded)
     if encoded.failure is not None:
         encoded.failure.add_note(f"the steps before the error are in {output_dir}")
         raise encoded.failure
@@ -236,6 +265,7 @@ class _Plan:
         )
 
     def _metadata(self, log: RolloutLog, failure: Exception | None) -> dict[str, Any]:
+        described = EnvironmentDescription.of(self.env)
         metadata: dict[str, Any] = {
             "adapter": "gymnasium",
             "gymnasium_env_id": self.summary.env_id,
@@ -247,7 +277,11 @@ class _Plan:
             "render_mode": self.summary.render_mode,
             "total_reward": log.reward_total,
             "outcome": log.outcome(),
+            DESCRIPTION_KEY: described.to_json(),
+            STEP_LIMIT_KEY: self.max_steps,
         }
+        if metadata["ended_by"] == "truncated":
+            metadata[TRUNCATED_BY_KEY] = truncated_by(log.steps, described.max_steps)
         if self.fps_assumed:
             metadata["fps_assumed"] = True
         if failure is not None:

@@ -6,7 +6,6 @@ reward carries the time of the end of its step, when it becomes known.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from rollbook.adapters.gymnasium_spaces import SpaceColumn, SpooledRows, TextRows
 from rollbook.client.video import VideoWriter, picture
+from rollbook.contracts.reported_outcome import ReportedOutcome, finite_sum
 from rollbook.contracts.streams import CLOCK_FIELD, ONLY_FIELD
 from rollbook.contracts.typed_metadata import EpisodeOutcome
 from rollbook.errors import ConfigurationError
@@ -22,7 +22,6 @@ from rollbook.errors import ConfigurationError
 if TYPE_CHECKING:
     from gymnasium import Env
 
-_SUCCESS_KEYS = ("is_success", "success")
 REWARD = "reward"
 
 
@@ -36,8 +35,7 @@ class RolloutLog:
     terminated: bool = False
     truncated: bool = False
     _rows: dict[str, SpooledRows | TextRows] = field(default_factory=dict)
-    _success: bool | None = None
-    _first_success_step: int | None = None
+    _reported: ReportedOutcome = field(default_factory=ReportedOutcome)
 
     def __post_init__(self) -> None:
         self._rows = {column.name: column.rows() for column in (*self.observation, *self.action)}
@@ -45,7 +43,7 @@ class RolloutLog:
     def add_observation(self, env: Env[Any, Any], observation: Any, info: dict[str, Any]) -> None:
         for column in self.observation:
             column.add_to(self._rows[column.name], observation)
-        self._read_success(info)
+        self._reported.note(info, self.steps)
         if self.video is not None:
             self.video.add(picture(env.render(), "what render() returned"))
 
@@ -92,28 +90,11 @@ class RolloutLog:
     @property
     def reward_total(self) -> float | None:
         """None without steps, and where the sum is not a finite number."""
-        try:
-            total = math.fsum(self.rewards)
-        except (OverflowError, ValueError):
-            return None
-        return total if self.rewards and math.isfinite(total) else None
+        return finite_sum(self.rewards)
 
     def outcome(self) -> EpisodeOutcome:
-        """Success is None where the environment does not report it."""
-        reached = self._first_success_step if self._success else None
-        return EpisodeOutcome(
-            success=self._success,
-            reward_total=self.reward_total,
-            time_to_goal_s=None if reached is None else reached / self.fps,
-        )
-
-    def _read_success(self, info: dict[str, Any]) -> None:
-        value = np.asarray(next((info[key] for key in _SUCCESS_KEYS if key in info), None))
-        if value.size != 1 or value.dtype.kind not in "biuf":
-            return
-        self._success = bool(value.item())
-        if self._success and self._first_success_step is None:
-            self._first_success_step = self.steps
+        """What the environment does not report is None."""
+        return EpisodeOutcome(**self._reported.outcome(self.rewards, self.fps))  # type: ignore[arg-type]
 
     def close(self) -> None:
         for rows in self._rows.values():

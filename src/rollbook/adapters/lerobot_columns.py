@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -12,6 +14,8 @@ from numpy.typing import NDArray
 from rollbook.adapters.extras import library
 from rollbook.adapters.lerobot_episodes import EpisodeEntry, parquet_errors
 from rollbook.adapters.lerobot_info import LeRobotInfo
+from rollbook.adapters.steps.text_column import UnstorableText, text_array
+from rollbook.adapters.storable_text import stream_name_problem
 from rollbook.contracts.streams import CLOCK_FIELD, ONLY_FIELD
 from rollbook.contracts.typed_metadata import EpisodeOutcome
 from rollbook.errors import StorageError, TruncatedFile
@@ -21,6 +25,8 @@ ColumnSlot: TypeAlias = Literal["sensors", "actions", "video", "internal"]
 
 _INTERNAL = frozenset({"timestamp", "frame_index", "episode_index", "index", "task_index"})
 _OUTCOME_PREFIX = "next."
+_LARGEST_KEPT = 64 << 20
+"""Bytes of a table, unpacked, up to which it is kept while its episodes are read."""
 
 
 def column_slot(info: LeRobotInfo, name: str) -> ColumnSlot:
@@ -103,19 +109,34 @@ def read_table(info: LeRobotInfo, entry: EpisodeEntry, columns: list[str] | None
     """The rows of one episode: the named columns, or all columns except pictures."""
     parquet = library("pyarrow.parquet")
     with parquet_errors(entry.data):
-        present = parquet.read_schema(entry.data).names
+        footer = parquet.read_metadata(entry.data)
+        present = footer.schema.to_arrow_schema().names
         wanted = columns or [name for name in present if column_slot(info, name) != "video"]
         if missing := sorted(set(wanted) - set(present)):
             raise StorageError(path=str(entry.data), detail=f"there is no column {missing[0]}")
-        table = parquet.read_table(
-            entry.data,
-            columns=wanted,
-            filters=_row_filter(entry, present),
-            partitioning=None,
-            memory_map=True,
-        )
+        rows = _row_filter(entry, present)
+        if rows is not None and columns is None and _unpacked_bytes(footer) <= _LARGEST_KEPT:
+            facts = entry.data.stat()
+            whole = _whole_table(entry.data, tuple(wanted), facts.st_size, facts.st_mtime_ns)
+            table = whole.filter(parquet.filters_to_expression(rows))
+        else:
+            table = parquet.read_table(
+                entry.data, columns=wanted, filters=rows, partitioning=None, memory_map=True
+            )
     _check_rows(entry, table)
     return table
+
+
+def _unpacked_bytes(footer: Any) -> int:
+    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+    return sum(group.total_byte_size for group in groups)
+
+
+@lru_cache(maxsize=1)
+def _whole_table(path: Path, columns: tuple[str, ...], size: int, mtime_ns: int) -> Any:
+    """A table that many episodes share is unpacked once, not once for each of them."""
+    parquet = library("pyarrow.parquet")
+    return parquet.read_table(path, columns=list(columns), partitioning=None, memory_map=True)
 
 
 def _row_filter(entry: EpisodeEntry, present: list[str]) -> Any:
@@ -151,13 +172,23 @@ def read_columns(info: LeRobotInfo, entry: EpisodeEntry) -> EpisodeColumns:
         slot = column_slot(info, name)
         if slot in columns.slots:
             try:
+                _check_name(name)
                 columns.slots[slot][name] = as_array(table.column(name))
             except Unreadable as reason:
                 columns.skipped[name] = str(reason)
+    for name in info.features:
+        if name not in table.column_names and column_slot(info, name) in columns.slots:
+            columns.skipped[name] = "info.json names it, but the table has no such column"
     if "task_index" in table.column_names:
         tasks = dict.fromkeys(table.column("task_index").to_pylist())
         columns.task_indices = tuple(task for task in tasks if isinstance(task, int))
     return columns
+
+
+def _check_name(name: str) -> None:
+    problem = stream_name_problem(name)
+    if problem is not None:
+        raise Unreadable(problem)
 
 
 def _clock(info: LeRobotInfo, entry: EpisodeEntry, table: Any) -> NDArray[np.int64]:
@@ -230,7 +261,7 @@ def _leaf(types: Any, values: Any) -> Array:
         )
     if not is_text:
         return np.asarray(values.to_numpy(zero_copy_only=False))
-    texts = values.to_pylist()
-    if any(text.endswith("\0") for text in texts):
-        raise Unreadable("a text ends in NUL, which an array of text cannot keep")
-    return np.array(texts, np.str_)
+    try:
+        return text_array(values.to_pylist())
+    except UnstorableText as reason:
+        raise Unreadable(str(reason)) from None

@@ -44,6 +44,21 @@ class CameraFrames:
                 video.add(tiled(layout, pictures))
         return layout
 
+    def frames_left_out(self) -> dict[str, int]:
+        """Cameras whose videos have more frames of the episode than it has rows, and how many."""
+        found = {}
+        for camera in self.cameras:
+            video = self.entry.videos.get(camera)
+            if video is None:
+                continue
+            if math.isinf(video.to_s):
+                extra = self._source(camera).frames_behind()
+            else:
+                extra = round((video.to_s - video.from_s) * self.info.fps) - self.entry.length
+            if extra > 0:
+                found[camera] = extra
+        return found
+
     def _frames(self, camera: str) -> Generator[Picture, None, None]:
         is_video = camera in self.entry.videos
         return self._source(camera).frames() if is_video else self._pictures(camera)

@@ -56,6 +56,9 @@ class LeRobotInfo:
     data_path: str
     video_path: str
     features: Mapping[str, Feature]
+    declared_episodes: int | None = None
+    declared_frames: int | None = None
+    """Totals that info.json states; None where it does not."""
 
     @property
     def cameras(self) -> tuple[str, ...]:
@@ -108,6 +111,8 @@ class _InfoFields(msgspec.Struct):
     chunks_size: Annotated[int, msgspec.Meta(ge=1)] = 1000
     data_path: str | None = None
     video_path: str | None = None
+    total_episodes: int | None = None
+    total_frames: int | None = None
 
 
 def read_info(root: Path) -> LeRobotInfo:
@@ -125,6 +130,8 @@ def read_info(root: Path) -> LeRobotInfo:
         data_path=fields.data_path or _DATA_PATHS[major],
         video_path=fields.video_path or _VIDEO_PATHS[major],
         features={name: _feature(path, name, each) for name, each in fields.features.items()},
+        declared_episodes=fields.total_episodes,
+        declared_frames=fields.total_frames,
     )
 
 

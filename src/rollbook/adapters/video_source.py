@@ -66,6 +66,12 @@ class VideoSource:
                 return False
             return all(abs(self._position(stream, t) - i) <= 0.5 for i, t in enumerate(times))
 
+    def frames_behind(self) -> int:
+        """How many frames the file has behind the last of these. Nothing is decoded."""
+        with self._opened() as (container, stream), video_errors(self.path, "cannot be read"):
+            times = [packet.pts for packet in container.demux(stream) if packet.pts is not None]
+            return sum(self._position(stream, pts) > self.count - 0.5 for pts in times)
+
     def copy(self, target: Path) -> None:
         """Copy the frames bit for bit. The index is put first, so that playing can begin before the download ends."""
         part = target.with_name(f".{target.name}.{os.urandom(8).hex()}.tmp")
@@ -91,7 +97,9 @@ class VideoSource:
             raise StorageError(path=str(self.path), detail="the video is missing")
         with video_errors(self.path, "it is not a complete video"):
             # The format is fixed: FFmpeg would otherwise also accept formats that read other files.
-            container = library("av").open(os.fspath(self.path), format="mp4")
+            container = library("av").open(
+                os.fspath(self.path), format="mp4", metadata_errors="replace"
+            )
         with container:
             if not container.streams.video:
                 raise StorageError(path=str(self.path), detail="it contains no video")

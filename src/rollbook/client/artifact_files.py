@@ -104,6 +104,9 @@ def _write_video(path: Path, given: object, fps: float | None) -> None:
         message = f"video= takes a file or an array of frames, not {type(given).__name__}"
         raise ConfigurationError(message=message)
     frames = given if isinstance(given, list | tuple) else np.asarray(given)
+    if isinstance(frames, np.ndarray) and frames.dtype == object:
+        message = f"video= takes a file, an array or a list of frames, not {type(given).__name__}"
+        raise ConfigurationError(message=message)
     if isinstance(frames, np.ndarray) and (frames.ndim < 3 or _is_one_picture(frames)):
         message = (
             f"video= is an array of shape {frames.shape}, expected frames, height, width and colours: "

@@ -157,6 +157,7 @@ class Client(ClientBase):
     delete_episode = blocking(ClientCore.delete_episode)
     archive_episode = blocking(ClientCore.archive_episode)
     restore_episode = blocking(ClientCore.restore_episode)
+    record_revision = blocking(ClientCore.record_revision)
     call = blocking(ClientCore.call)
     close = blocking(ClientCore.close)
 
@@ -186,6 +187,7 @@ class AsyncClient(ClientBase):
     delete_episode = awaiting(ClientCore.delete_episode)
     archive_episode = awaiting(ClientCore.archive_episode)
     restore_episode = awaiting(ClientCore.restore_episode)
+    record_revision = awaiting(ClientCore.record_revision)
     call = awaiting(ClientCore.call)
     close = awaiting(ClientCore.close)
 

@@ -189,6 +189,21 @@ class Connection:
             raise_for(request, answer)
         return self.absolute(to)
 
+    async def read(self, what: str, path: str) -> bytes:
+        """The bytes that a route answers with, whatever they are."""
+        request = json_request(
+            what,
+            "GET",
+            self.base_url + path,
+            api_key=self._api_key,
+            timeout=TRANSFER_TIMEOUT,
+            safe_to_resend=True,
+        )
+        answer = await self.send(request)
+        if not answer.ok:
+            raise_for(request, answer)
+        return answer.body
+
     async def get(self, what: str, url: str, sink: Sink, *, start: int = 0) -> None:
         """One attempt to download from a signed URL. The caller repeats it, from where the sink stopped."""
         headers = {"Accept": "*/*", "Accept-Encoding": "identity"}

@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
+
+import msgspec
 
 from rollbook.client.artifact_files import ArtifactFile, ArtifactFiles, Frames, Given
 from rollbook.client.bodies import create_body, finalize_body
@@ -25,6 +27,10 @@ from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.streams import Clocks
 from rollbook.contracts.wire.episodes import EpisodeRecord
 from rollbook.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rollbook.contracts.rl.batch import TrainerBatch
+    from rollbook.contracts.wire.lineage import RevisionRecorded, StoreRows
 
 T = TypeVar("T")
 
@@ -112,6 +118,7 @@ class ClientCore:
         failure_time_s: float | None = None,
         on_progress: OnProgress | None = None,
         policy_revision: PolicyRevision | None = None,
+        idempotency_key: str | None = None,
     ) -> Recording:
         """Records a whole episode in one call: creates it, uploads the given files, and finalizes it.
 
@@ -121,6 +128,9 @@ class ClientCore:
         anything is created. If an upload fails, the episode is finalized as failed and the error is raised. With a
         spool, the episode is noted there before anything is sent: if the program is killed, the next delivery finishes
         it, and parts that have arrived are not sent again.
+
+        A second call with the same `idempotency_key` and the same facts goes on in the episode of the first call; if
+        that has ended, nothing is sent, and `status` says how it ended.
         """
         ending = finalize_body(
             status=status, duration_s=duration_s, fps=fps, failure_time_s=failure_time_s
@@ -148,7 +158,9 @@ class ClientCore:
                 tags=tags,
                 policy_revision=policy_revision,
             )
-            recording = await self._begin(body, files.by_kind.values(), ending)
+            recording = await self._begin(body, files.by_kind.values(), ending, idempotency_key)
+            if recording.finalized:
+                return recording
             try:
                 for file in files.by_kind.values():
                     await recording.upload_file(file, on_progress)
@@ -241,6 +253,37 @@ class ClientCore:
     async def restore_episode(self, episode_id: str) -> None:
         await self._call(dict[str, Any], "restore", "POST", episode_id, "/restore")
 
+    async def record_revision(
+        self,
+        revision: PolicyRevision,
+        *,
+        batches: Sequence[TrainerBatch] = (),
+        stores: Sequence[StoreRows] = (),
+        episode_ids: Sequence[str] = (),
+    ) -> RevisionRecorded:
+        """Records a policy revision and what it was trained on. The same again changes nothing.
+
+        `batches` have to train this revision. `stores` are rows of rollout stores, by content digest. The portal shows
+        all of it at `/portal/lineage/{id}`.
+        """
+        # loads the contracts of training, which most programs never need
+        from rollbook.contracts.wire.lineage import RevisionRecorded
+
+        body = {
+            "revision": msgspec.to_builtins(revision),
+            "batches": [msgspec.to_builtins(each) for each in batches],
+            "stores": [msgspec.to_builtins(each) for each in stores],
+            "episode_ids": list(episode_ids),
+        }
+        return await self.connection.call(
+            "record a policy revision",
+            "POST",
+            "/api/policy-revisions",
+            answer=RevisionRecorded,
+            body=body,
+            safe_to_resend=True,
+        )
+
     async def call(
         self,
         what: str,
@@ -289,8 +332,9 @@ class ClientCore:
         body: dict[str, Any],
         files: Iterable[ArtifactFile] = (),
         ending: dict[str, Any] | None = None,
+        idempotency_key: str | None = None,
     ) -> Recording:
-        recording = Recording(self._place, body)
+        recording = Recording(self._place, body, idempotency_key)
         await recording.create(files, ending)
         self._announce(recording)
         return recording

@@ -9,6 +9,7 @@ from rollbook.client.recording import Recording
 from rollbook.client.runtime import finish
 from rollbook.contracts.episode import ArtifactKind
 from rollbook.contracts.wire.uploads import UploadUrl
+from rollbook.notebook import card
 
 
 class EpisodeState(Facade[Recording]):
@@ -32,6 +33,11 @@ class EpisodeState(Facade[Recording]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(id={self.id!r}, status={self.status!r})"
+
+    def _repr_html_(self) -> str:
+        """In a notebook."""
+        place = self.id or "in the spool; the server does not know it yet"
+        return card("Episode", [("id", place), ("status", self.status), ("storage", self.storage)])
 
 
 class Episode(EpisodeState):

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rollbook.client.live_video import LiveVideo
+from rollbook.client.live_video import LONGEST_GAP_S, TICKS_PER_SECOND, LiveVideo
 from rollbook.client.step_clock import StepClock
 from rollbook.client.tiles import Tile, tiled, tiles
 from rollbook.client.video import Picture, picture, pyav
@@ -31,6 +31,8 @@ class FrameLog:
         self._folder = folder
         self._fps = fps
         self._clock = StepClock("frame", fps)
+        self._camera_clocks: dict[str | None, StepClock] = {}
+        """The times of each camera rise, also of those whose pictures do not begin a frame."""
         self._lock = threading.Lock()
         self._video: LiveVideo | None = None
         self._cameras: dict[str | None, Picture] = {}
@@ -46,10 +48,13 @@ class FrameLog:
     def add(self, image: Any, camera: str | None, t: float | None, t_ns: int | None) -> None:
         with self._lock:
             shown = self._checked(image, camera)
+            clock = self._camera_clocks.setdefault(camera, StepClock("frame", self._fps))
+            now_ns = clock.next_ns(t, t_ns)
             if camera in self._waiting:
                 self._write()
             if not self._waiting:
                 self._begin_frame(t, t_ns)
+            clock.accept(now_ns, is_given=t is not None or t_ns is not None)
             self._cameras[camera] = shown
             self._waiting.add(camera)
             if camera is None or (self._layout and len(self._waiting) == len(self._layout)):
@@ -64,12 +69,15 @@ class FrameLog:
                 self._video.close()
 
     @property
-    def _frames(self) -> int:
+    def frames(self) -> int:
         return 0 if self._video is None else self._video.frames
 
     def _checked(self, image: Any, camera: str | None) -> Picture:
+        named: object = camera
+        if named is not None and not (isinstance(named, str) and named):
+            raise self._refusal("camera", repr(camera), "the name of a camera")
         field = "image" if camera is None else f"image of camera {camera!r}"
-        shown = picture(image, f"frame at row {self._frames}: {field}")
+        shown = picture(image, f"frame at row {self.frames}: {field}")
         if self._cameras and (camera is None) != (None in self._cameras):
             raise self._refusal("camera", repr(camera), "a name for every camera, or for none")
         if self._layout and camera not in self._cameras:
@@ -84,6 +92,10 @@ class FrameLog:
     def _begin_frame(self, t: float | None, t_ns: int | None) -> None:
         now_ns = self._clock.next_ns(t, t_ns)
         self._is_given = t is not None or t_ns is not None
+        passed_s = (now_ns - self._times[-1]) / 1e9 if self._times else 0
+        if passed_s > LONGEST_GAP_S and (self._is_given or self._fps is None):
+            expected = f"at most {LONGEST_GAP_S} s; end this episode and start another one"
+            raise self._refusal("t", f"{passed_s:.0f} s after the frame before it", expected)
         self._clock.accept(now_ns, self._is_given)
         self._times = [*self._times[:1], now_ns]
 
@@ -100,11 +112,11 @@ class FrameLog:
         if self._fps is not None and not self._is_given:
             self._ticks = self._video.frames
         else:
-            passed_us = (self._times[-1] - self._times[0]) // 1000
-            self._ticks = max(self._ticks + 1, passed_us)
+            passed_ns = self._times[-1] - self._times[0]
+            self._ticks = max(self._ticks + 1, passed_ns * TICKS_PER_SECOND // 10**9)
         self._waiting.clear()
         self._video.add(tiled(self._layout, list(self._cameras.values())), self._ticks)
 
     def _refusal(self, field: str, value: str, expected: str) -> InvalidValue:
-        record = f"frame at row {self._frames}"
+        record = f"frame at row {self.frames}"
         return InvalidValue(record=record, field=field, value=value, expected=expected)

@@ -23,7 +23,10 @@ from rollbook.contracts.video_file import mp4_boxes
 from rollbook.files import write_errors
 
 _ASSUMED_RATE = Fraction(30)
-_MICROSECOND = Fraction(1, 1_000_000)
+TICKS_PER_SECOND = 90_000
+"""Of frames with times of their own. As fine as other writers of video have it."""
+LONGEST_GAP_S = (2**31 - 1) // TICKS_PER_SECOND
+"""Between two frames: almost 7 hours. The file has 31 bits for it, and the writer says nothing if they overflow."""
 _FRAGMENTS = "frag_every_frame+empty_moov+default_base_moof"
 
 
@@ -35,7 +38,7 @@ class LiveVideo:
         self._encoder = VideoEncoder(
             path,
             rate=rate,
-            time_base=_MICROSECOND if fps is None else 1 / rate,
+            time_base=Fraction(1, TICKS_PER_SECOND) if fps is None else 1 / rate,
             movflags=_FRAGMENTS,
             tune="zerolatency",  # the encoder holds no frame back
         )
@@ -45,7 +48,7 @@ class LiveVideo:
         return self._encoder.frames
 
     def add(self, frame: Picture, ticks: int) -> None:
-        """`ticks`: the number of the frame, or without fps its time in microseconds."""
+        """`ticks`: the number of the frame, or without fps its time in ticks."""
         self._encoder.add(frame, ticks)
 
     def close(self) -> None:

@@ -188,6 +188,9 @@ class EpisodeFacts(Facade[RecordedCore]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(id={self.id!r}, status={self.status!r}, name={self.name!r})"
 
+    def _repr_html_(self) -> str:
+        return self.record._repr_html_()
+
 
 class RecordedEpisode(EpisodeFacts):
     @property

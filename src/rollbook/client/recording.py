@@ -51,7 +51,10 @@ class RecordingPlace:
 class Recording:
     """The core of Episode and AsyncEpisode."""
 
-    def __init__(self, place: RecordingPlace, body: dict[str, Any]) -> None:
+    def __init__(
+        self, place: RecordingPlace, body: dict[str, Any], idempotency_key: str | None = None
+    ) -> None:
+        """The same key and the same body mean the same episode. Without a key it is a new one."""
         self.id: str | None = None
         """None for an episode that is in the spool and was not created on the server."""
         self.status = "recording"
@@ -60,7 +63,7 @@ class Recording:
         self.finalized = False
         self._place = place
         self._body = body
-        self._key = uuid.uuid4().hex
+        self._key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
         self._draft: SpoolDraft | None = None
         """Its journal in the spool; None without a spool, or when the spool cannot be written."""
         self._offline = False
@@ -85,6 +88,7 @@ class Recording:
             created = await create_episode(self._place.connection, self._body, self._key)
             self.id, self.status = created.episode_id, created.status
             self.storage, self.upload_urls = created.storage, urls_by_kind(created.upload_urls)
+            self.finalized = created.status != "recording"
             if self._draft is not None:
                 self._draft.note_episode(created.episode_id)
 
@@ -96,6 +100,8 @@ class Recording:
             if self._draft is not None:
                 await self._in_thread(self._draft.discard)
             raise
+        if self.finalized and self._draft is not None:
+            await self._in_thread(self._draft.discard)
 
     async def step(
         self,

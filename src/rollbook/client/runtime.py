@@ -7,6 +7,7 @@ trio).
 
 from __future__ import annotations
 
+import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -125,13 +126,26 @@ def _finish_job(job: Job) -> None:
 
 
 class BlockingRuntime:
-    """Threads may share one."""
+    """Threads may share one. A forked process gets connections of its own."""
 
     def __init__(self) -> None:
+        self._open()
+
+    def _open(self) -> None:
         self._client = httpx.Client(headers={"User-Agent": USER_AGENT}, verify=_trust())
+        self._process = os.getpid()
+
+    def _own_client(self) -> httpx.Client:
+        """On a connection that two processes use, one would read the answer to a request of the other. The connections
+        of the parent are not closed: they are still its own."""
+        if self._process != os.getpid():
+            self._inherited = self._client
+            self._open()
+        return self._client
 
     async def send(self, request: Request, sink: Sink | None = None) -> Answer:
-        response = self._client.send(_built(self._client, request), stream=True)
+        client = self._own_client()
+        response = client.send(_built(client, request), stream=True)
         try:
             head = _head(response)
             if sink is not None and head.ok:

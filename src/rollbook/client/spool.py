@@ -159,6 +159,10 @@ class Spool:
 
     def __init__(self, folder: str | os.PathLike[str], *, lease_s: float = LEASE_S) -> None:
         """`lease_s`: how long other processes wait after the delivering process died."""
+        if not os.fspath(
+            folder
+        ):  # an environment variable that is not set would be the current folder
+            raise ConfigurationError(message="spool= is empty; name a folder, or leave it out")
         self.folder = Path(folder)
         self._lease_s = lease_s
         try:

@@ -12,6 +12,11 @@ from rollbook.errors import ConfigurationError, InvalidValue
 _LATEST_NS = 2**63 - 1
 
 
+def step_ns(row: int, fps: float) -> int:
+    """The time of a row without a time of its own, at a steady rate."""
+    return round(row * 1e9 / fps)
+
+
 class StepClock:
     """A time is given in seconds (`t`) or nanoseconds (`t_ns`), for every row or for none.
 
@@ -46,7 +51,7 @@ class StepClock:
 
     def _measured(self) -> int:
         if self._fps is not None:
-            return round(self._rows * 1e9 / self._fps)
+            return step_ns(self._rows, self._fps)
         now = time.monotonic_ns()
         if not self._rows:
             self._first_ns = now

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from rollbook.client.frame_log import CAMERAS_FILE, FRAMES_FILE
 from rollbook.client.live_video import join_fragments
+from rollbook.client.step_clock import step_ns
 from rollbook.client.step_columns import CLOCK, REWARD_KEY, StepColumn, row_type
 from rollbook.client.step_log import COLUMNS_FILE, ROWS_FILE, VERSION
 from rollbook.contracts.episode import FILE_NAMES, ArtifactKind
 from rollbook.contracts.npz import ArrayInPieces, write_npz
-from rollbook.contracts.streams import CLOCK_FIELD, split_key
+from rollbook.contracts.streams import CLOCK_FIELD, first_fall, split_key
 from rollbook.contracts.typed_metadata import EpisodeOutcome
 from rollbook.errors import StorageError
 
@@ -116,9 +117,11 @@ class _StoredRows:
 
     @property
     def duration_s(self) -> float:
-        if self._fps is not None:
+        """Of steps that are `1 / fps` apart, the last one counts too. Steps with times of their own end at the last."""
+        passed_ns = self._last_ns - self._first_ns
+        if self._fps is not None and passed_ns == step_ns(self.count - 1, self._fps):
             return self.count / self._fps
-        return (self._last_ns - self._first_ns) / 1e9
+        return passed_ns / 1e9
 
     @property
     def reward_total(self) -> float | None:
@@ -149,14 +152,14 @@ class _StoredRows:
         """After a power cut the last rows can be zeros. The steps end where the clock stops rising."""
         whole, last = 0, None
         for times in self._pieces(CLOCK):
-            before = times[:1] - 1 if last is None else np.array([last])
-            falls = np.flatnonzero(np.diff(times, prepend=before) <= 0)
-            rising = int(falls[0]) if falls.size else len(times)
-            if not whole:
+            if last is None:
                 self._first_ns = int(times[0])
+            known = times if last is None else np.concatenate([[last], times])
+            fall = first_fall(known)
+            rising = len(times) if fall is None else fall - (last is not None)
             whole += rising
             last = int(times[rising - 1]) if rising else last
-            if falls.size:
+            if fall is not None:
                 break
         self.count = whole
         self._last_ns = -1 if last is None else last

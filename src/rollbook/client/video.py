@@ -97,11 +97,13 @@ class VideoEncoder:
         self._rate = rate
         self._time_base = time_base
         self._movflags = movflags
-        self._options = {**_QUALITY, **codec_options}
+        # a key frame that is asked for is one from which players can start
+        self._options = {**_QUALITY, "forced-idr": "1", **codec_options}
         self._av = pyav()
         self._container: Any = None
         self._stream: av.VideoStream | None = None
         self._shape: tuple[int, ...] = ()
+        self._key_at = self._last_at = Fraction(0)
         self.frames = 0
 
     def add(self, frame: Picture, ticks: int) -> None:
@@ -157,7 +159,18 @@ class VideoEncoder:
             format="yuv420p", dst_colorspace=_BT601_MATRIX, dst_color_range=_LIMITED_RANGE
         )
         yuv.pts, yuv.time_base = ticks, self._time_base
+        if self._needs_key(ticks * self._time_base):
+            yuv.pict_type = 1  # an I frame
         return yuv
+
+    def _needs_key(self, at: Fraction) -> bool:
+        """True when the next frame, as far away as the last one, would be too far from the last key frame. The rate
+        that was announced need not be the rate at which frames come."""
+        too_far = at + (at - self._last_at) - self._key_at > Fraction(KEY_FRAME_GAP_S)
+        self._last_at = at
+        if too_far:
+            self._key_at = at
+        return too_far
 
 
 class VideoWriter:

@@ -50,6 +50,10 @@ if TYPE_CHECKING:
         LineageWalk as LineageWalk,
         RevisionKey as RevisionKey,
     )
+    from rollbook.contracts.rl.journal import (
+        Journal as Journal,
+        read_journal as read_journal,
+    )
     from rollbook.contracts.rl.json_form import (
         artifact_from_json as artifact_from_json,
         artifact_to_json as artifact_to_json,
@@ -66,6 +70,12 @@ if TYPE_CHECKING:
         RolloutProofKind as RolloutProofKind,
         RolloutProofReference as RolloutProofReference,
         RolloutTerminationReason as RolloutTerminationReason,
+    )
+    from rollbook.contracts.rl.recorded_turn import (
+        ToolCall as ToolCall,
+    )
+    from rollbook.contracts.rl.recorder import (
+        Recorder as Recorder,
     )
     from rollbook.contracts.rl.rollout import (
         InclusionProof as InclusionProof,
@@ -113,6 +123,7 @@ else:
             "rollbook.contracts.rl.batch": ("TrainerBatch",),
             "rollbook.contracts.rl.graph": ("LineageGraph",),
             "rollbook.contracts.rl.graph_nodes": ("Drift", "LineageWalk", "RevisionKey"),
+            "rollbook.contracts.rl.journal": ("Journal", "read_journal"),
             "rollbook.contracts.rl.json_form": (
                 "artifact_from_json",
                 "artifact_to_json",
@@ -135,6 +146,8 @@ else:
                 "RolloutProofReference",
                 "RolloutTerminationReason",
             ),
+            "rollbook.contracts.rl.recorded_turn": ("ToolCall",),
+            "rollbook.contracts.rl.recorder": ("Recorder",),
             "rollbook.contracts.rl.rollout": (
                 "InclusionProof",
                 "RolloutArtifact",

@@ -2,21 +2,23 @@
 
 `scoring.rollup` makes it. `to_wire` gives the JSON that the server stores and sends, and `Rollup.from_wire` reads it
 back. Other servers of the protocol send a `PlainSummary`: means, without statistics and without a decision.
-docs/statistics.md explains every number. Fields are declared in the order in which the JSON has them.
+docs/explain/statistics.md explains every number. Fields are declared in the order in which the JSON has them.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 import msgspec
 from msgspec import Struct
 
 from rollbook.contracts.gate import Gate, Role
-from rollbook.contracts.outcomes import OUTCOMES, Outcome
+from rollbook.contracts.outcomes import OUTCOMES, Outcome, OutcomeKind
 from rollbook.errors import MalformedJson
+from rollbook.notebook import card, table
 
 Recommendation: TypeAlias = Literal["ship", "hold"]
+RECOMMENDATIONS: tuple[Recommendation, ...] = get_args(Recommendation)
 Interval: TypeAlias = tuple[float, float]
 
 
@@ -54,11 +56,21 @@ class Catastrophes(Struct, frozen=True, kw_only=True):
     """Upper bound of their rate, with 95 % confidence."""
 
 
+class ClusterSummary(Struct, frozen=True, kw_only=True):
+    by: str
+    """The label that pairs of a cluster share."""
+    count: int
+    effective_pairs: float
+    """How many independent pairs would say as much."""
+    correlation: float | None
+    """Of pairs inside a cluster."""
+
+
 class OutcomeSummary(MetricMeans, frozen=True, kw_only=True):
     """One outcome: the plain means, then the statistics of the paired differences."""
 
     n_pairs: int
-    """Pairs that count. Pairs of one situation count once."""
+    """Pairs that have an outcome. Pairs of one situation count once."""
     n_total: int
     """Pairs that should count."""
     n_repeats: int
@@ -70,14 +82,24 @@ class OutcomeSummary(MetricMeans, frozen=True, kw_only=True):
     """How the candidate's outcome is known; `mixed` where pairs differ in that."""
     role: Role
     paired_delta: float | None
-    """Mean difference over the pairs that count, crashes included."""
-    ci95: Interval | None
-    """95 % interval of `paired_delta`."""
+    """Mean difference over the pairs that have an outcome, crashes included."""
+    interval: Interval | None = None
+    """The two one-sided bounds that were tested. The side on which the candidate is worse counts missing outcomes as
+    lost. None in a sequential run, because the bounds hold for one look."""
+    interval_level: float | None = None
+    """How often an interval like this contains the true difference: 0.9 for an alpha of .05."""
     p_value: float | None
     """One-sided p-value of "the candidate is better"."""
     p_worse: float | None
     method: str | None
-    """Names of the test and of the interval."""
+    """Names of the bounds."""
+    clusters: ClusterSummary | None = None
+    """Set where pairs were tested in clusters."""
+    missing: dict[str, int] = {}
+    """Pairs without an outcome, by cause: `pending`, `deleted`, `candidate`, `baseline`, `infrastructure`, `crash`."""
+    worst_loss: float | None = None
+    """The largest loss of a pair that was allowed for. Larger ones were not ruled out."""
+    worst_loss_declared: bool = False
     iqm: ArmMeans
     probability_of_improvement: float | None
     catastrophes: Catastrophes | None
@@ -134,6 +156,23 @@ class RegretSummary(Struct, frozen=True, kw_only=True):
     """Sum over all episodes."""
 
 
+class CounterfactualRelation(Struct, frozen=True, kw_only=True):
+    """What the same candidate's choices in the recorded states of the same chains say, beside its closed loop."""
+
+    n_pairs: int
+    """Pairs that have both figures. All means are over these."""
+    counterfactual_delta: float
+    """Reward of the candidate's choices in the recorded states, minus that of the recorded ones."""
+    closed_loop_delta: float
+    """Return of the candidate minus that of the baseline."""
+    excess: float
+    """Counterfactual minus closed loop: by how much the counterfactual figure is too good."""
+    excess_interval: tuple[float, float] | None
+    """95 %, over clusters; None for a single cluster, or where nothing varies."""
+    rank_correlation: float | None
+    """Spearman's, of the two differences over pairs."""
+
+
 # ------------------------------------------------------------------------------------- the decision
 
 
@@ -150,6 +189,8 @@ class PairCounts(Struct, frozen=True, kw_only=True):
 class SequentialBets(Struct, frozen=True, kw_only=True):
     """E-values of a sequential run. The run may stop when one of them reaches the threshold."""
 
+    metric: Outcome = "success"
+    """The outcome that is bet on: the first primary whose worst loss is known."""
     e_better: float
     e_worse: float
     threshold: float
@@ -164,6 +205,52 @@ class DecisionFinding(Struct, frozen=True):
     """The same for people."""
 
 
+class Look(Struct, frozen=True, kw_only=True):
+    """One look of a run that is judged several times."""
+
+    number: int
+    of: int
+    pairs: int
+    """Pairs that this look judges: the first ones by id."""
+    level: float
+
+
+class LedgerEntry(Struct, frozen=True, kw_only=True):
+    """How often the baselines of this run were used before."""
+
+    number: int
+    """This is the number-th run on these baselines."""
+    level: float
+    """The corrected level: alpha / (number (number + 1))."""
+    would: Recommendation
+    """The decision at the corrected level."""
+    decides: bool
+
+
+class SliceSummary(Struct, frozen=True, kw_only=True):
+    """The pairs that share one label."""
+
+    by: str
+    value: str
+    metric: Outcome
+    pairs: int
+    delta: float
+    interval: Interval | None
+    """At the level of the gate, corrected for the number of slices of the same label."""
+    p_worse: float
+    """Corrected for the number of slices of the same label (Holm)."""
+    vetoes: bool = False
+    slices: int = 0
+    """Slices that the label has. Only the worst are listed."""
+
+    @property
+    def words(self) -> str:
+        """Such as "task pick: success −25 points in 12 pairs"."""
+        kind = OUTCOMES[self.metric]
+        counted = f"{self.pairs} pair{'' if self.pairs == 1 else 's'}"
+        return f"{self.by} {self.value}: {kind.label} {kind.change_text(self.delta)} in {counted}"
+
+
 class Decision(Struct, frozen=True, kw_only=True):
     recommend: Recommendation
     reasons: tuple[str, ...]
@@ -172,16 +259,24 @@ class Decision(Struct, frozen=True, kw_only=True):
     sentence: str
     """The decision in one line for people."""
     needed_n: int | None
-    """Estimated number of further pairs until the candidate can ship. 0 when it ships; None when more pairs would not
-    change the decision."""
+    """While pairs of the run have no result: how many. Then the estimated size of a new run on fresh pairs that can
+    ship. 0 when it ships; None when more pairs would not change the decision."""
     better: tuple[Outcome, ...]
     """Primary outcomes that were shown to be better."""
     left_out: tuple[Outcome, ...]
     """Outcomes that the gate names, does not require, and that no pair has."""
     early_stop: Recommendation | None
-    """Set when a sequential run may end before all pairs have a result."""
+    """Set when a run may end before all pairs have a result."""
     gate: Gate
     gate_digest: str
+    gate_name: str | None = None
+    """The name of the organisation's gate that judged, where it is one."""
+    needed_clusters: int | None = None
+    """How many new clusters the pairs of the new run have to be in."""
+    next_step: str | None = None
+    """For a hold: the cheapest way to an answer."""
+    look: Look | None = None
+    ledger: LedgerEntry | None = None
 
 
 # -------------------------------------------------------------------------------------- the summary
@@ -229,7 +324,8 @@ class PlainSummary(Struct, frozen=True, kw_only=True):
 
 
 class Rollup(PlainSummary, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything that is known about an eval run. Only `regret` and `sequential` can be absent from the JSON."""
+    """Everything that is known about an eval run. Only `regret`, `counterfactual_relation` and `sequential` can be
+    absent from the JSON."""
 
     success_rate: SuccessSummary
     reward_mean: OutcomeSummary
@@ -243,10 +339,45 @@ class Rollup(PlainSummary, frozen=True, kw_only=True, omit_defaults=True):
     action_change: ActionChange
     regret: RegretSummary | None = None
     """Set when a rollout store measured it."""
+    counterfactual_relation: CounterfactualRelation | None = None
+    """Set when candidates were rolled out from the chains of a rollout store."""
     counts: PairCounts
     sequential: SequentialBets | None = None
     """Set when the gate has the design `sequential`."""
+    slices: tuple[SliceSummary, ...] = ()
     decision: Decision
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the decision in one sentence, and every outcome that was measured."""
+        rows = [
+            _outcome_row(kind, getattr(self, kind.summary_key))
+            for kind in OUTCOMES.values()
+            if getattr(self, kind.summary_key).n_pairs
+        ]
+        heads = ("outcome", "baseline", "candidate", "difference", "interval", "pairs", "evidence")
+        decision = self.decision
+        facts = [
+            ("pairs", f"{self.counts.complete:,} of {self.counts.total:,} complete"),
+            ("failed", self.counts.failed or None),
+            ("next", decision.next_step),
+            ("gate", decision.gate_digest),
+        ]
+        return card(decision.sentence, facts, table(heads, rows))
+
+
+def _outcome_row(kind: OutcomeKind, summary: OutcomeSummary) -> tuple[object, ...]:
+    delta = summary.paired_delta
+    return (
+        kind.label,
+        *(
+            None if value is None else kind.value_text(value)
+            for value in (summary.baseline, summary.candidate)
+        ),
+        None if delta is None else kind.change_text(delta),
+        None if summary.interval is None else kind.range_text(*summary.interval),
+        summary.n_pairs,
+        summary.evidence.replace("_", " "),
+    )
 
 
 def read_summary(summary: object) -> PlainSummary | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from rollbook.contracts.outcomes import OUTCOMES
+from rollbook.notebook import card
 
 if TYPE_CHECKING:
     from rollbook.contracts.policy import PolicyRevision
@@ -21,6 +22,8 @@ Severity: TypeAlias = Literal["critical", "warning", "info"]
 VerifyStatus: TypeAlias = Literal["pass", "fail", "error"]
 Align: TypeAlias = Literal["index", "nearest", "hold"]
 """How observations of different rates are paired: by index, or by their clocks."""
+Isolation: TypeAlias = Literal["process", "thread"]
+"""Where a policy runs: in a process of its own, or inside the runner."""
 Evidence: TypeAlias = Literal[
     "closed_loop", "counterfactual", "asserted", "open_loop", "not_measured"
 ]
@@ -29,6 +32,7 @@ RUN_STATUSES: tuple[RunStatus, ...] = get_args(RunStatus)
 RESULT_STATUSES: tuple[ResultStatus, ...] = get_args(ResultStatus)
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 ALIGNMENTS: tuple[Align, ...] = get_args(Align)
+ISOLATIONS: tuple[Isolation, ...] = get_args(Isolation)
 VERIFY_STATUSES: tuple[VerifyStatus, ...] = get_args(VerifyStatus)
 EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
 """The strongest first.
@@ -37,6 +41,9 @@ EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
 store holds the true reward of what the candidate chose. `asserted`: the policy stated it. `open_loop`: the
 policy saw recorded observations; only the change of its actions is known. `not_measured`: nothing is known.
 """
+
+MEASURED: tuple[Evidence, ...] = ("closed_loop", "counterfactual")
+"""Kinds of evidence for which nobody has to believe the policy."""
 
 RESULT_KEYS = (
     *(f"{name}_{side}" for name in OUTCOMES for side in ("baseline", "candidate")),
@@ -49,6 +56,15 @@ RESULT_KEYS = (
 EVIDENCE_KEY = "evidence"
 """In the metrics: the evidence of each outcome by name, and of `actions`. A result without it comes from another
 client, and it is unknown how its numbers were measured."""
+
+INFRASTRUCTURE = "infrastructure: "
+"""Start of an error that says nothing about the candidate: its baseline could not be fetched, or its environment could
+not be made. Only the runner writes it; the error of a policy never begins with it. A resumed run replays these
+baselines again, and no others."""
+
+INTERRUPTED = "interrupted: "
+"""Start of an error of a pair whose runner ended while the pair was replayed. A resumed run replays it again, and the
+run counts it as retried: a policy can end its runner where it would lose."""
 
 MOST_BASELINES = 10_000
 LONGEST_ERROR = 2_000
@@ -64,6 +80,8 @@ class EvalResult:
     status: ResultStatus
     metrics: dict[str, Any]
     error: str | None = None
+    traceback: str | None = None
+    """Where the error was raised. Only the runner knows it; the server does not keep it."""
 
 
 @dataclass(frozen=True)
@@ -86,3 +104,19 @@ class EvalRunRecord:
     candidate_policy_revision: PolicyRevision | None = field(default=None, kw_only=True)
     """The policy that the decision is about. Replays are recorded with it."""
     baseline_policy_revision: PolicyRevision | None = field(default=None, kw_only=True)
+    gate_name: str | None = field(default=None, kw_only=True)
+    """The locked gate of the organisation that the gate of the run is, or is stricter than."""
+
+    def _repr_html_(self) -> str:
+        """In a notebook."""
+        revision = self.candidate_policy_revision
+        facts = [
+            ("candidate", self.candidate_policy_version),
+            ("revision", None if revision is None else revision.policy_digest),
+            ("baseline", self.baseline_policy_version),
+            ("status", f"{self.status}, dry run" if self.dry else self.status),
+            ("baselines", len(self.baseline_episode_ids)),
+            ("results", f"{self.episodes_completed:,} complete, {self.episodes_failed:,} failed"),
+            ("gate", self.gate_name),
+        ]
+        return card(f"Eval run {self.name or self.id}", facts)

@@ -23,6 +23,8 @@ from rollbook.digest import Plain, digest_of
 from rollbook.errors import InvalidNumber, InvalidValue
 
 LINEAGE_DOMAIN = "rollbook.rollout_lineage.v1"
+ROLLOUT_METADATA = "rollout"
+"""Key in the metadata of an episode that names the rollout of a store it was logged from."""
 
 Vector3: TypeAlias = Annotated[tuple[float, ...], msgspec.Meta(min_length=3, max_length=3)]
 """Metres."""

@@ -12,8 +12,9 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, BinaryIO, TypeAlias
@@ -25,6 +26,7 @@ from rollbook.contracts.zip_members import (
     NpzLimits,
     check_key,
     check_place,
+    data_begins_at,
     open_members,
     refusal,
     stored_member,
@@ -49,6 +51,8 @@ Source: TypeAlias = "bytes | bytearray | memoryview | str | os.PathLike[str] | B
 AnyArray: TypeAlias = "NDArray[Any]"
 
 _PIECE = 1 << 20
+_ROWS_PIECE = 4 << 20
+"""Bytes of rows that are read at once: for an object store, this is one request."""
 _HEADERS_AT_ONCE = 128
 _GREATEST_ARRAY = 2**63 - 1
 """Bytes. NumPy refuses a greater shape even if one of its lengths is 0."""
@@ -148,6 +152,10 @@ class NpzArchive:
         with zip_errors(self._record, key), self._open(info) as member:
             return self._header(key, info, member)[0]
 
+    def is_packed(self, key: str) -> bool:
+        """Whether its rows can be reached only by unpacking all rows before them."""
+        return self._info(key).compress_type != zipfile.ZIP_STORED
+
     def read(self, key: str) -> AnyArray:
         info = self._info(key)
         with zip_errors(self._record, key), self._member(info) as member:
@@ -155,6 +163,35 @@ class NpzArchive:
             data = np.empty(math.prod(facts.shape) * facts.dtype.itemsize, np.uint8)
             _fill(data.data, member)
             return _shaped(self._record, key, data, facts, fortran_order)
+
+    def rows(self, key: str, start: int, stop: int) -> Iterator[AnyArray]:
+        """The rows from `start` up to `stop`, in pieces of a few megabytes.
+
+        Of a member that is stored unpacked, only these rows are read; their checksum is not compared then. A packed
+        member is unpacked up to `stop`, and never whole in memory.
+        """
+        info = self._info(key)
+        with zip_errors(self._record, key), self._open(info) as member:
+            facts, fortran_order = self._header(key, info, member)
+            if not facts.shape or not 0 <= start <= stop <= facts.shape[0]:
+                raise refusal(self._record, key, f"rows {start} to {stop}", f"within {facts.shape}")
+            if fortran_order and len(facts.shape) > 1:  # its rows lie scattered
+                yield self.read(key)[start:stop]
+                return
+            row_bytes = facts.dtype.itemsize * math.prod(facts.shape[1:])
+            at_once = max(1, _ROWS_PIECE // max(1, row_bytes))
+            is_stored = info.compress_type == zipfile.ZIP_STORED
+            first_row_at = self._end_of(info) - facts.shape[0] * row_bytes
+            if not is_stored:
+                _skip(member, start * row_bytes)
+            for first in range(start, stop, at_once):
+                count = min(at_once, stop - first)
+                data = np.empty(count * row_bytes, np.uint8)
+                if is_stored:
+                    self._stream.seek(first_row_at + first * row_bytes)
+                _fill(data.data, self._stream if is_stored else member, _ROWS_PIECE)
+                piece = ArrayFacts(facts.dtype, (count, *facts.shape[1:]))
+                yield _shaped(self._record, key, data, piece, False)
 
     def close(self) -> None:
         if self._ours:
@@ -189,6 +226,10 @@ class NpzArchive:
     def _open(self, info: zipfile.ZipInfo) -> IO[bytes]:
         check_place(self._archive, info, self._ends[info.filename], self._record)
         return self._archive.open(info)
+
+    def _end_of(self, info: zipfile.ZipInfo) -> int:
+        """Where the bytes of a stored member end."""
+        return data_begins_at(self._archive, info) + info.compress_size
 
     def _header(self, key: str, info: zipfile.ZipInfo, member: Any) -> tuple[ArrayFacts, bool]:
         """Type, shape and whether the order is Fortran's. They must account for every byte of the member."""
@@ -335,10 +376,18 @@ def _check_size(record: str, key: str, facts: ArrayFacts) -> None:
         raise refusal(record, key, f"of shape {facts.shape}", f"at most {_GREATEST_ARRAY} bytes")
 
 
-def _fill(view: memoryview, member: Any) -> None:
+def _skip(member: Any, count: int) -> None:
+    while count > 0:
+        piece = member.read(min(_PIECE, count))
+        if not piece:
+            raise EOFError("it ends too early")
+        count -= len(piece)
+
+
+def _fill(view: memoryview, member: Any, at_once: int = _PIECE) -> None:
     filled = 0
     while filled < len(view):
-        piece = member.read(min(_PIECE, len(view) - filled))
+        piece = member.read(min(at_once, len(view) - filled))
         if not piece:
             raise EOFError("it ends too early")
         view[filled : filled + len(piece)] = piece
@@ -366,6 +415,20 @@ def _shaped(
 
 
 def _write(stream: BinaryIO, arrays: Mapping[str, AnyArray | ArrayInPieces]) -> None:
+    if isinstance(stream, io.BytesIO) or sum(map(_size, arrays.values())) > _PIECE:
+        _write_archive(stream, arrays)
+        return
+    # zipfile goes back to the header of each member, for which a file has to write out its buffer
+    whole = io.BytesIO()
+    _write_archive(whole, arrays)
+    stream.write(whole.getbuffer())
+
+
+def _size(array: AnyArray | ArrayInPieces) -> int:
+    return math.prod(array.shape) * array.dtype.itemsize
+
+
+def _write_archive(stream: BinaryIO, arrays: Mapping[str, AnyArray | ArrayInPieces]) -> None:
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for key, array in arrays.items():
             member = zipfile.ZipInfo(
@@ -380,11 +443,20 @@ def _write(stream: BinaryIO, arrays: Mapping[str, AnyArray | ArrayInPieces]) -> 
 
 def _write_pieces(out: IO[bytes], array: ArrayInPieces) -> None:
     """The same bytes as those of the whole array."""
-    descr = np.lib.format.dtype_to_descr(array.dtype)
-    header = {"descr": descr, "fortran_order": False, "shape": array.shape}
-    np.lib.format.write_array_header_1_0(out, header)
+    out.write(_array_header(array.dtype, array.shape))
     for piece in array.pieces():
         out.write(piece.tobytes())
+
+
+@lru_cache(maxsize=256)
+def _array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """The episodes of a recording often have arrays of the same types and shapes."""
+    descr = np.lib.format.dtype_to_descr(dtype)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": descr, "fortran_order": False, "shape": shape}
+    )
+    return header.getvalue()
 
 
 def _as_text(key: str, array: AnyArray) -> AnyArray:

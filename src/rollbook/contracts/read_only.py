@@ -36,14 +36,15 @@ def is_read_only(array: AnyArray) -> bool:
 def read_only(array: AnyArray, dtype: np.dtype[Any] | None = None) -> AnyArray:
     """A contiguous array that nobody can change: the array itself if it is one, otherwise a copy.
 
-    With `dtype`, numbers are converted; one that does not fit becomes infinite or wraps, so the caller checks first.
+    With `dtype`, numbers are converted. A float that does not fit raises FloatingPointError. A whole number that does
+    not fit wraps, so the caller compares it with what was given.
     """
     if dtype is not None and array.dtype != dtype:
-        if array.dtype.kind in "iub":  # never warns
-            copied = np.array(array, dtype, order="C")
+        if array.dtype.kind in "iub":  # never raises
+            copied = array.astype(dtype, order="C")
         else:
-            with np.errstate(over="ignore", invalid="ignore"):
-                copied = np.array(array, dtype, order="C")
+            with np.errstate(over="raise", under="ignore", invalid="ignore"):
+                copied = array.astype(dtype, order="C")
     elif is_read_only(array) and array.flags.c_contiguous:
         return array
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeAlias, cast
 
@@ -175,6 +176,15 @@ def check_typed_metadata(metadata: Mapping[str, Any]) -> None:
             _check_shape(cls, path, value)
 
 
+def typed_values(metadata: Mapping[str, Any]) -> Iterator[tuple[str, TypedValue]]:
+    """The typed objects with their paths, in their order. One whose fields do not match its `__type` is left out."""
+    for path, value in _objects("", metadata, 0):
+        cls = _CLASSES.get(value[TYPE_KEY]) if isinstance(value.get(TYPE_KEY), str) else None
+        if cls is not None:
+            with suppress(InvalidValue):
+                yield path, cls(**_fields_of(cls, value))
+
+
 def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata for the wire: typed values as objects, NumPy values as plain numbers and lists, names as text.
 
@@ -221,10 +231,13 @@ def _objects(path: str, value: Any, depth: int) -> Iterator[tuple[str, Mapping[s
             yield from _objects(f"{path}[{i}]", below, depth + 1)
 
 
+def _fields_of(cls: type[TypedValue], value: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: value.get(field.name) for field in fields(cast(Any, cls))}
+
+
 def _check_shape(cls: type[TypedValue], path: str, value: Mapping[str, Any]) -> None:
-    known = {field.name: value.get(field.name) for field in fields(cast(Any, cls))}
     try:
-        cls(**known)
+        cls(**_fields_of(cls, value))
     except InvalidValue as error:
         where = f"{path}.{error.field}" if path else error.field
         raise InvalidValue(

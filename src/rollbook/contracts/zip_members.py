@@ -93,15 +93,19 @@ def check_place(archive: zipfile.ZipFile, member: zipfile.ZipInfo, end: int, rec
 
     Python before 3.11.8 does not look.
     """
+    if data_begins_at(archive, member) + member.compress_size > end:
+        raise _overlapping(member, record)
+
+
+def data_begins_at(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
+    """Where the bytes of the member begin, after its own header."""
     stream = archive.fp
     assert stream is not None
     with archive._lock:  # type: ignore[attr-defined] # other threads read from the same stream
         stream.seek(member.header_offset)
         header = stream.read(_LOCAL.size)
     *_, name_size, extra_size = _LOCAL.unpack(header)
-    begins_at = member.header_offset + _LOCAL.size + name_size + extra_size
-    if begins_at + member.compress_size > end:
-        raise _overlapping(member, record)
+    return int(member.header_offset + _LOCAL.size + name_size + extra_size)
 
 
 def _overlapping(member: zipfile.ZipInfo, record: str) -> InvalidValue:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -163,7 +162,7 @@ def test_columns_and_digests_stay_read_only(make: Callable[[RolloutTable], Rollo
         made.artifact_digests,
         made.content_digests,
         *columns.samples.values(),
-        *(getattr(columns, each.name) for each in dataclasses.fields(columns)),
+        *(getattr(columns, name) for name in columns.__struct_fields__),
         *(getattr(columns, name).data for name in ("artifact_id", "worker_id", "task_id")),
         *(getattr(columns, name).offsets for name in ("artifact_id", "proof_digest")),
     ]
@@ -716,7 +715,9 @@ def test_tampered_columns_fail_verification_by_artifact_and_field() -> None:
     reward[4] += 1
     columns = dict(some.samples, reward=reward)
     tampered = RolloutTable(
-        replace(some.columns, samples=columns), some.artifact_digests, some.content_digests
+        msgspec.structs.replace(some.columns, samples=columns),
+        some.artifact_digests,
+        some.content_digests,
     )
     problems = tampered.digest_problems()
     assert [(p.record_id, p.field) for p in problems] == [
@@ -731,3 +732,52 @@ def test_an_artifact_shows_itself_briefly() -> None:
     assert repr(artifact("a")).startswith("RolloutArtifact('a', 3 samples of 'policy-r1', ")
     assert repr(table([2, 3])) == "RolloutTable(2 rollouts, 5 samples)"
     assert isinstance(table([1])[0], RolloutArtifact)
+
+
+def laid_out(values: list[Any], dtype: str, every: int) -> Any:
+    """The values in another type and byte order, and with gaps between them in memory."""
+    return np.repeat(np.array(values, dtype), every)[::every]
+
+
+@given(
+    st.lists(st.floats(allow_nan=False), min_size=1, max_size=40),
+    st.sampled_from(["<f8", ">f8", "longdouble"]),
+    st.integers(1, 3),
+)
+def test_a_float_is_refused_exactly_where_it_is_finite_and_does_not_fit(
+    values: list[float], dtype: str, every: int
+) -> None:
+    with np.errstate(over="ignore"):
+        rounded = np.array(values).astype(np.float32)
+    too_large = np.flatnonzero(np.isinf(rounded) & np.isfinite(values)).tolist()
+    fields = samples(len(values), reward=laid_out(values, dtype, every))
+    with np.errstate(all="raise"):  # what the caller set for numpy makes no difference
+        if too_large:
+            with pytest.raises(errors.InvalidNumber) as caught:
+                artifact(samples=fields, rules=COMPATIBLE)
+            assert caught.value.record == f"artifact 'a', sample {too_large[0]}"
+        else:
+            made = artifact(samples=fields, rules=COMPATIBLE)
+            assert made.columns["reward"].tobytes() == rounded.tobytes()
+
+
+@given(
+    st.sampled_from(["token_id", "turn"]),
+    st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 300), min_size=1, max_size=9),
+    st.sampled_from(["<i8", ">i8", "i4", "i2", "i1", "<u8", ">u4", "u2", "u1"]),
+    st.integers(1, 3),
+)
+def test_a_whole_number_is_kept_as_it_is_or_refused(
+    name: str, values: list[int], dtype: str, every: int
+) -> None:
+    values = [min(max(value, np.iinfo(dtype).min), np.iinfo(dtype).max) for value in values]
+    fits = np.iinfo(SAMPLE_DTYPES[name])
+    outside = [at for at, value in enumerate(values) if not fits.min <= value <= fits.max]
+    fields = samples(len(values), **{name: laid_out(values, dtype, every)})
+    if outside:
+        with pytest.raises(errors.InvalidNumber) as caught:
+            artifact(samples=fields)
+        assert caught.value.record == f"artifact 'a', sample {outside[0]}"
+        assert caught.value.value == str(values[outside[0]])
+    else:
+        assert artifact(samples=fields).columns[name].tolist() == values

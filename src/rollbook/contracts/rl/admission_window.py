@@ -357,7 +357,7 @@ def _without_payloads(admission: Admission) -> Admission:
 def _copied(table: RolloutTable) -> RolloutTable:
     """A copy. A view would keep the whole table it was taken from in memory."""
     samples = {name: column.copy() for name, column in table.samples.items()}
-    columns = replace(table.columns, samples=samples).sealed()
+    columns = msgspec.structs.replace(table.columns, samples=samples).sealed()
     return RolloutTable(columns, table.artifact_digests, table.content_digests)
 
 

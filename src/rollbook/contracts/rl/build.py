@@ -320,17 +320,18 @@ def _sample_columns(
             return f"sample {flat}, which belongs to no artifact"
         return f"{rows.name(row)}, sample {flat - int(offsets[row])}"
 
+    total = int(offsets[-1])
     columns = {}
     for name in SAMPLE_DTYPES:
         if name not in samples:
             continue
         column = sample_column(name, samples[name], locate)
-        if len(column) != offsets[-1]:
+        if len(column) != total:
             short = np.flatnonzero(offsets[1:] > len(column))
             raise ColumnLengthMismatch(
                 artifact_id=rows.ids[short[0]].decode() if len(short) else None,
                 column=name,
-                expected=int(offsets[-1]),
+                expected=total,
                 actual=len(column),
             )
         columns[name] = column

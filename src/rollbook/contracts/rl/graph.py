@@ -465,12 +465,16 @@ def _numbered(prefix: str, keys: Iterable[_Key]) -> dict[_Key, str]:
 
 
 def _dot_node(name: str, shape: str, label: str, *, known: bool) -> str:
-    """A node whose label shows any id as it is. Control characters are spelled out: Graphviz cannot draw them."""
+    style = "" if known else "style=dashed, "
+    return f'  {name} [shape={shape}, {style}label="{dot_text(label)}"];'
+
+
+def dot_text(label: str) -> str:
+    """A text that Graphviz shows as it is. Control characters are spelled out: Graphviz cannot draw them."""
     text = "".join(
         each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
         for each in label
     )
     for character, escape in _DOT_ESCAPES:
         text = text.replace(character, escape)
-    style = "" if known else "style=dashed, "
-    return f'  {name} [shape={shape}, {style}label="{text}"];'
+    return text

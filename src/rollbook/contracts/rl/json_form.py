@@ -26,12 +26,14 @@ from rollbook.contracts.record import (
 )
 from rollbook.contracts.rl import f32_json
 from rollbook.contracts.rl.batch import TrainerBatch, with_digests
+from rollbook.contracts.rl.journal import read_journal
 from rollbook.contracts.rl.provenance import (
     EnvironmentPackageKey,
     LogprobSemantics,
     RolloutProofReference,
     RolloutTerminationReason,
 )
+from rollbook.contracts.rl.recorder_file import is_journal_file
 from rollbook.contracts.rl.rollout import RolloutArtifact, RolloutTable
 from rollbook.contracts.rl.rules import STRICT, ContractRules
 from rollbook.contracts.rl.sample import BASE_COLUMNS, SAMPLE_DTYPES, check_column_names
@@ -41,6 +43,7 @@ from rollbook.errors import (
     Refusal,
     RollbookError,
     StorageError,
+    TruncatedFile,
 )
 from rollbook.files import atomic_write
 
@@ -274,14 +277,32 @@ def read_document(
 
 
 def read_file(path: str | os.PathLike[str], *, rules: ContractRules = STRICT) -> Iterator[Entry]:
-    """Every record in a JSON file or a JSONL file (`.jsonl`, `.ndjson`)."""
+    """Every record in a JSON file, a JSONL file (`.jsonl`, `.ndjson`) or the journal of a Recorder."""
     file = Path(path)
+    if is_journal_file(file):
+        return _journal_entries(file, rules)
     try:
         data = file.read_bytes()
     except OSError as error:
         detail = f"cannot be opened ({error.strerror or error})"
         raise StorageError(path=str(path), detail=detail) from error
     return read_document(data, rules=rules, source=file.name, lines=file.suffix in LINE_SUFFIXES)
+
+
+def _journal_entries(path: Path, rules: ContractRules) -> Iterator[Entry]:
+    """The rows of closed rollouts. An incomplete record at the end is a problem: a reader must not miss it."""
+    with read_journal(path) as journal:
+        for rollout in journal.rollouts():
+            where = f"rollout {rollout.artifact_id!r}"
+            try:
+                yield from (Entry(where, row, None) for row in rollout.table(rules))
+            except Refusal as problem:
+                yield Entry(where, None, problem)
+        if journal.torn is not None:
+            place = f"byte {journal.torn.position}"
+            detail = f"{journal.torn.size} bytes of an incomplete record at its end, from {place}; "
+            detail += "a Recorder that opens the file cuts them off"
+            yield Entry(place, None, TruncatedFile(path=str(path), detail=detail))
 
 
 def write_file(

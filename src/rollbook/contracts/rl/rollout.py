@@ -7,10 +7,11 @@ An artifact that stands alone is a table of one row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, overload
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -350,7 +351,7 @@ class RolloutTable:
         proof_references: Sequence[Sequence[RolloutProofReference]] | None = None,
         rules: ContractRules = STRICT,
     ) -> RolloutTable:
-        """One rollout per row of padded arrays or tensors; docs/contracts.md says what each argument may be.
+        """One rollout per row of padded arrays or tensors; docs/reference/contracts.md says what each argument may be.
 
         Arrays of one value per token that are narrower than `input_ids` are those of its last columns. Without
         `attention_mask`, prompts cannot be told from padding and are not recorded.
@@ -498,7 +499,8 @@ class RolloutTable:
     def _check_stored_row(self, samples: StoredSamples, row: int) -> None:
         if row in samples.checked_rows:
             return
-        computed = row_content_digest(replace(self.columns, samples=samples.raw), row)
+        raw = msgspec.structs.replace(self.columns, samples=samples.raw)
+        computed = row_content_digest(raw, row)
         recorded = self.content_digests[row].tobytes()
         check_digest(
             self.columns.artifact_id[row], "content_digest", recorded.hex(), computed.hex()

@@ -118,21 +118,21 @@ def sample_column(name: str, values: ArrayLike, locate: Locate) -> Column:
     dtype = SAMPLE_DTYPES[name]
     if dtype.kind == "f":
         array = as_array(name, values, "fiu", "numbers")
-        column = read_only(array, dtype)
-        if array.dtype.itemsize > dtype.itemsize and _has_non_finite(column):
-            overflow = np.isinf(column) & np.isfinite(array)
-            if overflow.any():
-                expected = f"a number that fits {dtype.name}"
-                _refuse_first(InvalidNumber, overflow, array, name, locate, expected)
-        return column
+        try:
+            return read_only(array, dtype)
+        except FloatingPointError:
+            with np.errstate(all="ignore"):
+                overflow = np.isinf(array.astype(dtype)) & np.isfinite(array)
+            expected = f"a number that fits {dtype.name}"
+            _refuse_first(InvalidNumber, overflow, array, name, locate, expected)
     array = as_array(name, values, "iub" if name == "loss_mask" else "iu", "whole numbers")
-    if array.dtype != dtype and array.dtype.kind != "b" and array.size:
-        lowest, highest = _LIMITS[name]
-        if array.min() < lowest or array.max() > highest:
-            expected = f"a whole number from {lowest} to {highest}"
-            outside = (array < lowest) | (array > highest)
-            _refuse_first(InvalidNumber, outside, array, name, locate, expected)
     column = read_only(array, dtype)
+    if array.dtype != dtype and array.size:
+        changed = column != array
+        if np.count_nonzero(changed):
+            lowest, highest = _LIMITS[name]
+            expected = f"a whole number from {lowest} to {highest}"
+            _refuse_first(InvalidNumber, changed, array, name, locate, expected)
     if name == "policy_version" and column.size and column.min() < -1:
         expected = "-1 or a revision number"
         _refuse_first(InvalidValue, column < -1, column, name, locate, expected)
@@ -141,10 +141,6 @@ def sample_column(name: str, values: ArrayLike, locate: Locate) -> Column:
         expected = f"a code from 0 to {code}"
         _refuse_first(InvalidValue, column > code, column, name, locate, expected)
     return column
-
-
-def _has_non_finite(column: Column) -> bool:
-    return int(np.count_nonzero(np.isfinite(column))) < column.size
 
 
 def _refuse_first(

@@ -137,7 +137,10 @@ def _non_finite(columns: TableColumns) -> RowProblems:
     for name, column in columns.samples.items():
         if SAMPLE_DTYPES[name].kind != "f":
             continue
-        for row, local, flat in _first_per_row(columns, ~np.isfinite(column)):
+        finite = np.isfinite(column)
+        if np.count_nonzero(finite) == len(column):
+            continue
+        for row, local, flat in _first_per_row(columns, ~finite):
             problem = NonFiniteValue(
                 artifact_id=columns.artifact_id[row],
                 column=name,

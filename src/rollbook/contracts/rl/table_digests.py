@@ -44,7 +44,7 @@ def _canonical_record(record: Record) -> bytes:
 
 
 def _stacked(digests: Sequence[bytes]) -> Digests:
-    return np.frombuffer(b"".join(digests), np.uint8).reshape(len(digests), 32)
+    return np.ndarray((len(digests), 32), np.uint8, b"".join(digests))
 
 
 def digest_list(digests: Digests) -> list[bytes]:
@@ -150,17 +150,18 @@ def _v1_proofs(columns: TableColumns) -> list[bytes]:
 
 def content_digests(columns: TableColumns) -> Digests:
     """v2 digest of every row: SHA-256 over a header and the raw bytes of its columns."""
-    names = [name for name in SAMPLE_DTYPES if name in columns.samples]
-    views = [columns.samples[name].view(np.uint8).data for name in names]
-    widths = [SAMPLE_DTYPES[name].itemsize for name in names]
-    titles = [_TITLES[name] for name in names]
+    samples = [
+        (columns.samples[name].data, title, SAMPLE_DTYPES[name].itemsize)
+        for name, title in _TITLES.items()
+        if name in columns.samples
+    ]
     bounds = columns.sample_offsets.tolist()
     digests = []
     for header, (start, end) in zip(content_headers(columns), pairwise(bounds), strict=True):
         hasher = sha256(header)
-        for title, view, width in zip(titles, views, widths, strict=True):
+        for column, title, width in samples:
             hasher.update(title + _U64.pack((end - start) * width))
-            hasher.update(view[start * width : end * width])
+            hasher.update(column[start:end])
         digests.append(hasher.digest())
     return _stacked(digests)
 
@@ -178,22 +179,52 @@ def content_headers(columns: TableColumns) -> Iterator[bytes]:
     groups = [*map(canonical, columns.groups), _NOTHING]
     semantics = [*map(_canonical_record, columns.semantics), _NOTHING]
     columns_follow = canonical_count(b"l", len(columns.samples))
-    for parts in zip(
-        map(canonical_text, columns.artifact_id.all_utf8()),
-        map(canonical_text, columns.worker_id.all_utf8()),
-        map(canonical_text, columns.task_id.all_utf8()),
-        map(environments.__getitem__, columns.environment_index.tolist()),
-        map(revisions.__getitem__, columns.revision_index.tolist()),
-        map(_V2_TERMINATIONS.__getitem__, columns.termination.tolist()),
-        map(canonical, columns.created_at_ms.tolist()),
-        map(groups.__getitem__, columns.group_index.tolist()),
-        (canonical(None if attempt < 0 else attempt) for attempt in columns.attempt.tolist()),
-        map(semantics.__getitem__, columns.semantics_index.tolist()),
+    for (
+        artifact_id,
+        worker_id,
+        task_id,
+        environment,
+        revision,
+        ending,
+        created,
+        group,
+        attempt,
+        meaning,
+        proofs,
+        prompt,
+    ) in zip(
+        columns.artifact_id.all_utf8(),
+        columns.worker_id.all_utf8(),
+        columns.task_id.all_utf8(),
+        columns.environment_index.tolist(),
+        columns.revision_index.tolist(),
+        columns.termination.tolist(),
+        columns.created_at_ms.tolist(),
+        columns.group_index.tolist(),
+        columns.attempt.tolist(),
+        columns.semantics_index.tolist(),
         _canonical_proofs(columns),
         _canonical_prompts(columns),
         strict=True,
     ):
-        yield b"".join((_CONTENT_START, *parts, columns_follow))
+        yield b"".join(
+            (
+                _CONTENT_START,
+                canonical_text(artifact_id),
+                canonical_text(worker_id),
+                canonical_text(task_id),
+                environments[environment],
+                revisions[revision],
+                _V2_TERMINATIONS[ending],
+                canonical(created),
+                groups[group],
+                _NOTHING if attempt < 0 else canonical(attempt),
+                semantics[meaning],
+                proofs,
+                prompt,
+                columns_follow,
+            )
+        )
 
 
 def _canonical_prompts(columns: TableColumns) -> Iterator[bytes]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -21,8 +21,7 @@ def offsets_of(lengths: ArrayLike) -> Offsets:
     return offsets
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TextColumn:
+class TextColumn(msgspec.Struct, frozen=True, eq=False):
     """`self[i]` is `data[offsets[i]:offsets[i + 1]]`, decoded when it is read."""
 
     data: NDArray[np.uint8]

@@ -17,6 +17,7 @@ from rollbook.contracts.episode import (
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.contracts.wire.limits import LONGEST_INDEXED, LONGEST_TAG, LONGEST_TEXT, MOST_TAGS
 from rollbook.contracts.wire.uploads import Kinds, Sha256, Size, UploadUrl
+from rollbook.notebook import card, table
 
 Name: TypeAlias = Annotated[str, Meta(max_length=LONGEST_NAME)]
 Robot: TypeAlias = Annotated[str, Meta(max_length=LONGEST_ROBOT)]
@@ -25,6 +26,9 @@ Tag: TypeAlias = Annotated[str, Meta(max_length=LONGEST_TAG)]
 Tags: TypeAlias = Annotated[list[Tag], Meta(max_length=MOST_TAGS)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
 E = TypeVar("E")
+
+_MOST_ARRAYS = 6
+"""Arrays of a file that an episode lists in a notebook."""
 
 
 class Otel(Struct, frozen=True):
@@ -203,6 +207,34 @@ class EpisodeRecord(Struct, frozen=True, kw_only=True):
 
     def artifact(self, kind: ArtifactKind) -> ArtifactRecord | None:
         return next((each for each in self.artifacts if each.kind == kind), None)
+
+    def _repr_html_(self) -> str:
+        """In a notebook."""
+        length = None if self.duration_s is None else f"{self.duration_s:.1f} s"
+        failed = None if self.failure_time_s is None else f"{self.failure_time_s:.1f} s"
+        facts = [
+            ("id", self.id),
+            ("status", self.status),
+            ("robot", self.robot),
+            ("policy", self.policy_version),
+            ("environment", self.env_version),
+            ("duration", length),
+            ("failed at", failed),
+            ("tags", ", ".join(self.tags) or None),
+            ("missing", ", ".join(self.missing_artifacts) or None),
+            ("recorded", self.created_at),
+        ]
+        rows = [
+            (each.kind, each.size, each.sha256, each.detail or _contents(each))
+            for each in self.artifacts
+        ]
+        listed = table(("artifact", "bytes", "SHA-256", "contents"), rows)
+        return card(f"Episode {self.name or self.id}", facts, listed)
+
+
+def _contents(artifact: ArtifactRecord) -> str:
+    """The arrays that are known of a file; a video, and a file in a list of episodes, has none."""
+    return ", ".join(f"{each.key} {each.shape}" for each in artifact.arrays[:_MOST_ARRAYS])
 
 
 class EpisodePage(Struct, Generic[E], frozen=True):

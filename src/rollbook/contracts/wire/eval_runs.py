@@ -25,6 +25,9 @@ class CreateEvalRun(Struct, frozen=True, kw_only=True):
     gate: dict[str, Any] | None = None
     """`gate.v1`: the rules that the candidate has to pass. It cannot be changed afterwards. Without one, the default
     follows what the baselines have: success, or reward where no baseline has a success."""
+    gate_name: NotBlank | None = None
+    """A locked gate of the organisation, by name. Without one it is the gate called `default`, or the only one. A
+    `gate` that is weaker is refused; without a `gate` the locked one judges."""
     runner_kind: RunnerKind = "client"
     candidate_policy_revision: PolicyRevision | None = None
     """Which policy the candidate is, exactly."""
@@ -40,6 +43,8 @@ class EvalRunCreated(Struct, frozen=True):
     """Present when the request has a policy revision. A server that does not know revisions ignores them."""
     gate: dict[str, Any] | UnsetType = UNSET
     """The gate of the run: the one that was sent, else the default for its baselines."""
+    gate_name: str | UnsetType = UNSET
+    """The locked gate that the gate of the run is, or is stricter than. Absent when nothing is locked."""
 
 
 class PutResult(Struct, frozen=True, kw_only=True):
@@ -113,6 +118,12 @@ class EvalRunListed(Struct, frozen=True, kw_only=True):
     candidate_policy_revision: PolicyRevision | UnsetType = UNSET
     """The policy that the decision is about. Absent when the run was created without one."""
     baseline_policy_revision: PolicyRevision | UnsetType = UNSET
+    gate_name: str | None = None
+    """The locked gate of the organisation that the gate of the run is, or is stricter than."""
+    retried: int = 0
+    """Pairs with an earlier result that says something else about the candidate."""
+    altered: int = 0
+    """Baselines that were deleted after the run was created. The summary of a completed run stays as it was."""
 
 
 class EvalRunAnswer(EvalRunListed, frozen=True, kw_only=True):
@@ -124,6 +135,14 @@ class EvalRunAnswer(EvalRunListed, frozen=True, kw_only=True):
 class EvalRunList(Struct, frozen=True):
     eval_runs: list[EvalRunListed]
     next_cursor: str | None
+
+
+class FreshBaselines(Struct, frozen=True):
+    episode_ids: list[str]
+    """In the order in which they were drawn."""
+    available: int
+    """Episodes that match the filters, and that no run has used."""
+    draw_seed: int
 
 
 class EvalRunDeleted(Struct, frozen=True):
@@ -139,8 +158,44 @@ class EvalResultAnswer(Struct, frozen=True):
     metrics: dict[str, Any]
     error: str | None
     updated_at: str
+    attempts: int = 0
+    """Different results that were sent so far; 0 while it is pending."""
+    retried: bool = False
+    """An earlier result says something else about the candidate, and is not a failure of the infrastructure."""
+    labels: dict[str, list[str]] | None = None
+    """Scene, task, robot and so on of the baseline when the run was created. Null in runs of older releases."""
 
 
 class EvalResultList(Struct, frozen=True):
     results: list[EvalResultAnswer]
     next_cursor: str | None
+
+
+class EvalAttemptAnswer(Struct, frozen=True):
+    """A result that a later one for the same baseline replaced."""
+
+    baseline_episode_id: str
+    number: int
+    """From 1, in the order in which the results arrived."""
+    status: ResultStatus
+    metrics: dict[str, Any]
+    error: str | None
+    recorded_at: str
+
+
+class EvalAttemptList(Struct, frozen=True):
+    attempts: list[EvalAttemptAnswer]
+    next_cursor: str | None
+
+
+class EpisodeUseAnswer(Struct, frozen=True):
+    eval_run_id: str
+    run_name: str | None
+    baseline_episode_id: str
+    is_replay: bool
+    """It is the replay of the candidate; else it is the baseline."""
+
+
+class EpisodeUses(Struct, frozen=True):
+    eval_runs: list[EpisodeUseAnswer]
+    """The newest 100."""

@@ -67,11 +67,13 @@ class StandingAnswer(Struct, frozen=True, kw_only=True):
     name: str | None
     severity: Severity
     latest_status: VerifyStatus | None
-    """Null: this candidate was not replayed against the scenario yet."""
+    """Null: this candidate has no result that counts for the scenario yet."""
     error: str | None
     candidate_episode_id: str | None
     eval_run_id: str | None
     decided_at: str | None
+    unmeasured_pass: bool = False
+    """The only result is a pass that was not measured. It does not count for a critical scenario."""
 
 
 class GateAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -104,3 +106,6 @@ class VerificationRecorded(Struct, frozen=True):
     verification_result_id: str
     scenario_id: str
     status: VerifyStatus
+    measured: bool = False
+    """Whether the result of the eval run shows the pass: success in a verified environment, or known by a rollout
+    store, and not retried. Only such a pass counts for a critical scenario."""

@@ -71,6 +71,8 @@ class WebhookAnswer(Struct, frozen=True, kw_only=True):
     description: str | None
     created_by: str | None
     created_at: str
+    paused_at: str | None = None
+    """Not null: it gets no new events. Deliveries that are under way go on."""
 
 
 class WebhookCreated(WebhookAnswer, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""Exports: episodes become datasets of other tools. Each module here writes one format."""
