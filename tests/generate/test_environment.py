@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,29 @@ def same(first: Any, second: Any) -> bool:
 
 
 # --------------------------------------------------------------------------------- as gymnasium has it
+
+
+def test_it_draws_every_moment_of_an_episode() -> None:
+    env = CounterfactualEnv(tiny_config(Path("unused"), recipes=[GREEDY]), render_mode="rgb_array")
+    _, info = env.reset(seed=1)
+    pictures = [env.render()]
+    while info["ended"] is None:
+        *_, info = env.step(int(np.flatnonzero(env.action_masks())[0]))
+        pictures.append(env.render())
+    assert len(pictures) == env.horizon + 1
+    for each in pictures:
+        assert each is not None
+        assert each.shape == (540, 960, 3)
+        assert each.dtype == np.uint8
+    assert not any(same(one, after) for one, after in pairwise(pictures))
+    env.reset(seed=1)
+    assert same(env.render(), pictures[0])
+
+
+def test_without_a_render_mode_it_draws_nothing() -> None:
+    env = shared_env()
+    env.reset(seed=1)
+    assert env.render() is None
 
 
 def test_it_passes_the_checks_of_gymnasium_without_a_warning() -> None:
@@ -364,6 +388,7 @@ def test_options_that_mean_nothing_are_refused(options: dict[str, Any], message:
         ({"horizon": 0}, "horizon is 0, expected at least 1"),
         ({"max_rows_tried": 0}, "max_rows_tried is 0, expected at least 1"),
         ({"invalid_reward": float("nan")}, "invalid_reward is nan, expected a finite number"),
+        ({"render_mode": "human"}, "render_mode is 'human', expected rgb_array or None"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -1,7 +1,7 @@
 """Makes rollouts from source rows: scenes, source stores, targets, candidates, labels, policies, and their loop.
 
 The root holds what joins the folders: the config of a run, the rollouts of a row, the writer, the comparison of
-policies, the gymnasium environment and the pictures. docs/generation.md shows the order of the folders, which
+policies, the gymnasium environment and the pictures. docs/guides/generation.md shows the order of the folders, which
 import-linter checks. Nothing here imports the client, the server or the harness. Public names are loaded when they are
 first used.
 """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -12,11 +14,14 @@ from numpy.typing import NDArray
 
 from rollbook.errors import ConfigurationError, NoRollouts
 from rollbook.generate.dataset_config import RolloutDatasetWriterConfig
+from rollbook.generate.rollout.learned_scorers import digest_of_policy, run_policy
 from rollbook.generate.rollout.policies import CounterfactualSelectionPolicy
 from rollbook.generate.rollout.recipes import RolloutRecipeConfig
+from rollbook.generate.rollout.scorers import SCORERS
 from rollbook.generate.row_rollouts import RolloutDatasetWriterStats, RowRoller
 from rollbook.generate.sources.reader import SourceStore
 from rollbook.lazy import needs
+from rollbook.notebook import shown_progress
 from rollbook.store.records import CounterfactualRolloutResult, RolloutChain
 
 _OWN_SCORES = {
@@ -35,17 +40,25 @@ DEFAULT_POLICIES = (
 
 
 def recipe_for(policy: str, horizon: int) -> RolloutRecipeConfig:
-    """The recipe of `random`, `softmax`, `greedy` or `lookahead`; or a greedy one by a scorer or `module:attr`."""
+    """The recipe of `random`, `softmax`, `greedy` or `lookahead`; or a greedy one by a scorer, which may be the folder
+    of a training run or `module:attr`."""
     own = _OWN_SCORES.get(policy)
     ahead = policy == "lookahead"
     return RolloutRecipeConfig(
-        name=policy.replace(":", "-").replace(".", "-"),
+        name=_recipe_name(policy),
         horizon=horizon,
         selection_policy=own or CounterfactualSelectionPolicy.ORACLE_GREEDY,
         scorer=None if own else policy,
         branch_factor=_LOOKAHEAD if ahead else 1,
         beam_width=_LOOKAHEAD if ahead else None,
     )
+
+
+def _recipe_name(policy: str) -> str:
+    """Chance depends on it, so a run folder gives the digest of its policy instead of its path."""
+    if policy not in SCORERS and os.path.isdir(policy):
+        return f"learned-{digest_of_policy(run_policy(policy))[:12]}"
+    return re.sub(r"[^\w-]", "-", policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,18 +170,18 @@ def compare_policies(
     roller = RowRoller(config, source)
     stats = RolloutDatasetWriterStats()
     endpoints, scenes = [], []
-    for done, row in enumerate(rows, start=1):
-        outcome = roller.roll_out(row)
-        stats.add(outcome.stats)
-        for _, found in groupby(outcome.records, key=lambda record: record.lineage.target_id):
-            records = list(found)
-            if len(records) == len(policies):
-                endpoints.append([_endpoint(record.result) for record in records])
-                scenes.append(source.index[row].scene_id)
-            else:
-                stats.skip("not_every_policy")
-        if on_row is not None:
-            on_row(done, len(rows))
+    with shown_progress("comparing policies", on_row) as progress:
+        for done, row in enumerate(rows, start=1):
+            outcome = roller.roll_out(row)
+            stats.add(outcome.stats)
+            for _, found in groupby(outcome.records, key=lambda record: record.lineage.target_id):
+                records = list(found)
+                if len(records) == len(policies):
+                    endpoints.append([_endpoint(record.result) for record in records])
+                    scenes.append(source.index[row].scene_id)
+                else:
+                    stats.skip("not_every_policy")
+            progress(done, len(rows))
     if not endpoints:
         raise NoRollouts(samples_seen=stats.samples_seen, reasons=stats.listed_reasons())
     return Comparison(tuple(policies), np.array(endpoints), stats, tuple(scenes))

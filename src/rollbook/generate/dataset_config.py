@@ -16,12 +16,14 @@ import msgspec
 
 from rollbook.digest import digest_of
 from rollbook.errors import ConfigurationError
+from rollbook.generate.campaign_config import CampaignConfig
 from rollbook.generate.candidates.families import CandidateMixtureConfig
 from rollbook.generate.candidates.rules import RuleConfig
 from rollbook.generate.config_checks import expect
 from rollbook.generate.geometry.camera import Camera
 from rollbook.generate.oracle.config import OracleConfig
 from rollbook.generate.rollout.recipes import RolloutRecipeConfig
+from rollbook.generate.rollout.scorers import SCORERS
 from rollbook.generate.targets.config import (
     RolloutTargetSource,
     TargetSelectorConfig,
@@ -30,6 +32,7 @@ from rollbook.generate.targets.config import (
 from rollbook.generate.targets.tasks import OracleTargetTaskSamplerConfig
 from rollbook.store.config import RolloutZarrStoreConfig
 from rollbook.store.manifest import ROLLOUT_MANIFEST_FILENAME
+from rollbook.store.urls.url_folder import is_url
 
 if TYPE_CHECKING:
     from rollbook.generate.writer import RolloutDatasetWriter
@@ -41,6 +44,7 @@ class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The source rows from which rollouts start."""
 
     store_dir: str
+    """A path, or a URL such as s3://bucket/source."""
     split: str = "all"
     """Only rows of this split. A rollout store holds one split, so `all` is for sources with a single split."""
     scenes: tuple[str, ...] = ()
@@ -69,7 +73,7 @@ class SelectedDepthRetentionConfig(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutDatasetWriterConfig:
-    """All settings of a run. Everything except `threads`, `workers` and paths determines the result."""
+    """All settings of a run. Everything except `threads`, `workers`, `campaign` and paths determines the result."""
 
     source: SourceConfig
     store: RolloutZarrStoreConfig
@@ -100,6 +104,8 @@ class RolloutDatasetWriterConfig:
     """Threads for rendering and scoring. The result does not depend on it."""
     workers: int = 1
     """Processes, each with its own source rows. The result does not depend on it."""
+    campaign: CampaignConfig = field(default_factory=CampaignConfig)
+    """How `rollbook campaign` divides the rows and runs them. The rollouts do not depend on it."""
 
     def __post_init__(self) -> None:
         least = {"max_samples": 1, "max_targets_per_sample": 1, "min_valid_root_candidates": 0}
@@ -118,7 +124,8 @@ class RolloutDatasetWriterConfig:
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> RolloutDatasetWriterConfig:
-        """Reads a config file. Relative paths in it count from its folder."""
+        """Reads a config file. Relative paths in it count from its folder; a run folder may also be in the working
+        folder."""
         file = Path(path)
         try:
             table = tomllib.loads(file.read_text("utf-8"))
@@ -130,18 +137,30 @@ class RolloutDatasetWriterConfig:
 
     @classmethod
     def from_manifest(cls, store_dir: str | os.PathLike[str]) -> RolloutDatasetWriterConfig:
-        """The config of a generated store, with the paths of that run. Running it again gives the same store."""
+        """The config of a generated store, with the paths of that run. Running it again gives the same store.
+
+        Of a shard it has to be run with the entry in `generation.shard` of the manifest.
+        """
         file = Path(store_dir) / ROLLOUT_MANIFEST_FILENAME
         try:
             manifest = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
-            table = dict(manifest["generation"]["writer_config"])
         except OSError as error:
             raise ConfigurationError(message=f"{file} cannot be read: {error}") from error
-        except (msgspec.MsgspecError, KeyError, TypeError) as error:
-            message = f"{file} does not say how the store was generated"
-            raise ConfigurationError(message=message) from error
+        except msgspec.MsgspecError as error:
+            raise _not_generated(str(file)) from error
+        return cls.of_generation(manifest, name=str(file))
+
+    @classmethod
+    def of_generation(
+        cls, manifest: Mapping[str, Any], *, name: str = "manifest"
+    ) -> RolloutDatasetWriterConfig:
+        """The config in the manifest of a generated store. `name` says in errors which manifest it is."""
+        try:
+            table = dict(manifest["generation"]["writer_config"])
+        except (KeyError, TypeError) as error:
+            raise _not_generated(name) from error
         table.pop("actor_feature_names", None)  # a result in the manifest, not a setting
-        return cls.from_table(table, folder=Path(), name=str(file))
+        return cls.from_table(table, folder=Path(), name=name)
 
     @classmethod
     def from_table(
@@ -153,15 +172,18 @@ class RolloutDatasetWriterConfig:
         for required in ("source", "store"):
             if required not in table:
                 raise ConfigurationError(message=f"{name}: the table [{required}] is missing")
+        if "recipes" in table:
+            table = {**table, "recipes": _with_run_folders(table["recipes"], folder)}
         types = get_type_hints(cls)
         values: dict[str, Any] = {
             key: _converted(value, types[key], f"{name}: {key}")
             for key, value in table.items()
             if key != "store" and value is not None  # a manifest has None where TOML has no key
         }
-        values["source"] = msgspec.structs.replace(
-            values["source"], store_dir=str(folder / values["source"].store_dir)
-        )
+        if not is_url(values["source"].store_dir):
+            values["source"] = msgspec.structs.replace(
+                values["source"], store_dir=str(folder / values["source"].store_dir)
+            )
         return cls(**values, store=_store_config(table["store"], folder, f"{name}: store"))
 
     def setup_target(self) -> RolloutDatasetWriter:
@@ -201,7 +223,7 @@ class RolloutDatasetWriterConfig:
         """Digest of all settings that determine one recipe's rollouts from a given source row."""
         shared = self.decisive_values()
         del shared["recipes"]
-        return digest_of(_DOMAIN, ["rollout", shared, msgspec.to_builtins(recipe)])
+        return digest_of(_DOMAIN, ["rollout", shared, recipe.decisive_values()])
 
     @property
     def config_hash(self) -> str:
@@ -215,7 +237,8 @@ class RolloutDatasetWriterConfig:
     def decisive_values(self) -> dict[str, Any]:
         """The settings that determine the result of a source row, as plain values."""
         values = self.to_jsonable()
-        for name in ("threads", "workers", "max_samples"):
+        values["recipes"] = [recipe.decisive_values() for recipe in self.recipes]
+        for name in ("threads", "workers", "max_samples", "campaign"):
             del values[name]
         for section, name in (
             ("store", "store_dir"),
@@ -226,6 +249,10 @@ class RolloutDatasetWriterConfig:
         return values
 
 
+def _not_generated(name: str) -> ConfigurationError:
+    return ConfigurationError(message=f"{name} does not say how the store was generated")
+
+
 def _refuse_unknown(table: Mapping[str, Any], known: Mapping[str, Any], name: str) -> None:
     unknown = sorted(set(table) - set(known))
     if unknown:
@@ -233,6 +260,18 @@ def _refuse_unknown(table: Mapping[str, Any], known: Mapping[str, Any], name: st
         raise ConfigurationError(
             message=f"{name}: unknown key {unknown[0]!r}; the most similar keys are {near}"
         )
+
+
+def _with_run_folders(recipes: Any, folder: Path) -> Any:
+    """Recipes whose scorer is a run folder beside the config file, with its path from the working folder."""
+
+    def found(recipe: Any) -> Any:
+        scorer = recipe.get("scorer") if isinstance(recipe, Mapping) else None
+        if not isinstance(scorer, str) or scorer in SCORERS or not (folder / scorer).is_dir():
+            return recipe
+        return {**recipe, "scorer": str(folder / scorer)}
+
+    return [found(recipe) for recipe in recipes] if isinstance(recipes, list | tuple) else recipes
 
 
 def _converted(value: Any, kind: Any, name: str) -> Any:
@@ -274,4 +313,9 @@ def _store_config(table: Any, folder: Path, name: str) -> RolloutZarrStoreConfig
         if key != "store_dir"
     }
     place = _converted(table["store_dir"], str, f"{name}.store_dir")
+    if is_url(place):
+        raise ConfigurationError(
+            message=f"{name}.store_dir is a URL ({place}), expected a folder; "
+            "`rollbook store publish` uploads a finished store"
+        )
     return RolloutZarrStoreConfig(store_dir=folder / place, **values)

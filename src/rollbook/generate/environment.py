@@ -68,6 +68,8 @@ class _Episode:
     evaluator: NodeEvaluator
     node: Node
     """The node whose shell is offered; after the last step the one before it."""
+    pose: NDArray[np.float64]
+    """Where the camera is."""
     visited: NDArray[np.float64]
     """[moves + 1, 3]: visited camera centres, the root first."""
     offered: OfferedNode | EvaluatedNode | None
@@ -96,7 +98,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
     are left.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as gymnasium declares it
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 1}  # noqa: RUF012 - as gymnasium declares it
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         max_rows_tried: int = 64,
         score: Literal["chosen", "all"] = "chosen",
         scene_budget_bytes: int | None = None,
-        render_mode: None = None,
+        render_mode: Literal["rgb_array"] | None = None,
     ) -> None:
         """`config` may be a TOML file. `rows` are numbers within the rows that it selects; None for all rows.
 
@@ -118,6 +120,8 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
 
         All environments of a process share the scenes that stay prepared. `scene_budget_bytes` sets the memory of all
         of them together; None leaves it as it is, which is 2 GiB at first.
+
+        With `render_mode="rgb_array"`, `render` draws the scene from above and what the camera sees.
         """
         if not isinstance(config, RolloutDatasetWriterConfig):
             config = RolloutDatasetWriterConfig.from_toml(config)
@@ -128,11 +132,13 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         self.horizon = longest if horizon is None else horizon
         self.max_rows_tried, self.score = max_rows_tried, score
         self.invalid_reward, self.invalid_ends = float(invalid_reward), invalid_ends
+        self.render_mode = render_mode
         for name, holds, expected in (
             ("horizon", self.horizon >= 1, "at least 1"),
             ("max_rows_tried", max_rows_tried >= 1, "at least 1"),
             ("invalid_reward", bool(np.isfinite(self.invalid_reward)), "a finite number"),
             ("score", score in ("chosen", "all"), "chosen or all"),
+            ("render_mode", render_mode in (None, "rgb_array"), "rgb_array or None"),
         ):
             expect(self, name, holds, expected, section="environment")
         if scene_budget_bytes is not None:
@@ -192,6 +198,25 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
         if offered is None:
             return np.zeros(self.num_candidates, np.bool_)
         return offered.candidates.mask_valid.copy()
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """[540, 960, 3]: the episode as it stands now, as an RGB image; None without a render mode."""
+        if self.render_mode is None:
+            return None
+        from rollbook.generate.episode_picture import ShownEpisode, episode_picture
+
+        episode = self._running(also_ended=True)
+        return episode_picture(
+            ShownEpisode(
+                task=episode.evaluator.task,
+                visited=episode.visited,
+                pose=episode.pose,
+                offered=None if episode.offered is None else episode.offered.candidates,
+                steps=episode.steps,
+                horizon=self.horizon,
+                gain=episode.target_gain,
+            )
+        )
 
     @property
     def labels(self) -> Labels:
@@ -265,6 +290,7 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
             seed,
             evaluator,
             root,
+            root.pose,
             root.centres,
             self._offered(evaluator, root),
             scene_gain=0.0 if self.config.target_scorer.include_scene else None,
@@ -276,8 +302,8 @@ class CounterfactualEnv(gymnasium.Env[Observation, np.int64]):
     def _move(self, episode: _Episode, shell: OfferedNode | EvaluatedNode, index: int) -> float:
         """Moves to a valid candidate and returns the reward."""
         evaluator, last = episode.evaluator, episode.steps == self.horizon
-        place = centres(shell.candidates.shell_poses[index])
-        episode.visited = np.concatenate([episode.visited, place[None]])
+        episode.pose = shell.candidates.shell_poses[index].astype(np.float64)
+        episode.visited = np.concatenate([episode.visited, centres(episode.pose)[None]])
         # after the last step nothing is offered, so what the actor would know then is not computed
         if isinstance(shell, EvaluatedNode):
             labels = {name: float(values[index]) for name, values in shell.labels.items()}

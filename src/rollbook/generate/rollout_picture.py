@@ -41,8 +41,8 @@ _STOP_SHARE = 0.035
 _MOST_SHOWN = 7
 """Most images and table rows: of a longer chain the first ones and the last."""
 
-_TRUE_BOX, _SEEN_BOX = "#1a9641", "#f07f09"
-_WAY, _CHAIN, _REJECTED, _NOTHING_HIT = "#1f5fbf", "#d7191c", "#777777", "#f2d6d6"
+_TRUE_BOX, SEEN_BOX_COLOUR = "#1a9641", "#f07f09"
+_WAY, CHAIN_COLOUR, REJECTED_COLOUR, _NOTHING_HIT = "#1f5fbf", "#d7191c", "#777777", "#f2d6d6"
 _BOX_EDGES = np.array([(a, b) for a in range(8) for b in (a ^ 1, a ^ 2, a ^ 4) if a < b])
 FROM_ABOVE = [0, 2, 6, 4, 0]
 """Corners of an upright box in order around it."""
@@ -143,7 +143,7 @@ def _title(shown: ShownRollout) -> str:
     return (
         f"{shown.row.sample_key}   target: {target.target_class_name} (rank {target.rank}, "
         f"ground truth: {target.gt_match_status})\n"
-        f"recipe {recipe.name}: {recipe.selection_policy.value} by {recipe.scorer_name}, "
+        f"recipe {recipe.name}: {recipe.selection_policy.value} by {recipe.stored_scorer_name}, "
         f"{len(shown.taken)} of {recipe.horizon} steps{best}"
     )
 
@@ -154,14 +154,14 @@ def _title(shown: ShownRollout) -> str:
 def _draw_plan(pictures: Matplotlib, place: Any, shown: ShownRollout) -> None:
     axes = place.subplots()
     low, high = _window(shown)
-    _draw_floor(axes, shown.task.geometry, low, high, float(shown.task.root_pose[11]))
+    draw_floor(axes, shown.task.geometry, low, high, float(shown.task.root_pose[11]))
     way = centres(shown.row.actor.poses)
     axes.plot(
         *way[:, :2].T, "o-", ms=3, lw=1.3, color=_WAY, alpha=0.8, label="recorded way to the root"
     )
     for box, colour, style, label in (
         (shown.true_box, _TRUE_BOX, "-", "target, ground truth"),
-        (shown.target.box, _SEEN_BOX, "--", "target, as the actor has it"),
+        (shown.target.box, SEEN_BOX_COLOUR, "--", "target, as the actor has it"),
     ):
         outline = box.corners()[0][FROM_ABOVE]
         axes.plot(*outline[:, :2].T, style, lw=2.2, color=colour, label=label)
@@ -206,11 +206,18 @@ def _window(shown: ShownRollout) -> tuple[Array, Array]:
     return middle - size / 2, middle + size / 2
 
 
-def _draw_floor(
-    axes: Any, geometry: SceneGeometry, low: Array, high: Array, eye_height: float
+def draw_floor(
+    axes: Any,
+    geometry: SceneGeometry,
+    low: Array,
+    high: Array,
+    eye_height: float,
+    *,
+    cells_across: int = 700,
 ) -> None:
     """Draws the surfaces seen from above: light floor, darker furniture, darkest walls and outside."""
-    height, solid = heights_below(geometry, low, high, eye_height + _OVERHEAD_M)
+    top = eye_height + _OVERHEAD_M
+    height, solid = heights_below(geometry, low, high, top, cells_across=cells_across)
     known = np.isfinite(height)
     floor = float(np.nanquantile(height, 0.02)) if known.any() else 0.0
     rise = np.clip((height - floor) / max(eye_height - floor, 0.5), 0, 1)
@@ -268,13 +275,19 @@ def _draw_candidates(pictures: Matplotlib, axes: Any, shown: ShownRollout) -> An
     shell = shown.root.candidates
     places, valid = centres(shell.shell_poses)[:, :2], shell.mask_valid
     axes.plot(
-        *places[~valid].T, "x", ms=4, mew=1, color=_REJECTED, label="candidate, not valid", zorder=3
+        *places[~valid].T,
+        "x",
+        ms=4,
+        mew=1,
+        color=REJECTED_COLOUR,
+        label="candidate, not valid",
+        zorder=3,
     )
     gains = shown.root.labels["target_root_gain"][valid].astype(np.float64)
     low = min(float(gains.min(initial=0.0)), 0.0)
     high = max(float(gains.max(initial=0.0)), low + 0.01)
-    ahead = _ahead(shell.shell_poses[valid])
-    ticks = np.stack([places[valid], places[valid] + 0.14 * ahead], axis=1)
+    towards = ahead(shell.shell_poses[valid])
+    ticks = np.stack([places[valid], places[valid] + 0.14 * towards], axis=1)
     casing = pictures.collections.LineCollection(ticks, colors="#333333", lw=2.8, zorder=4)
     lines = pictures.collections.LineCollection(
         ticks, cmap="viridis", array=gains, clim=(low, high), lw=1.6, zorder=4
@@ -299,17 +312,23 @@ def _draw_chain(axes: Any, shown: ShownRollout) -> None:
     way = shown.end.centres[:, :2]
     axes.plot(*way.T, "-", lw=6, color="white", zorder=6, solid_capstyle="round")
     axes.plot(
-        *way.T, "-", lw=3.2, color=_CHAIN, zorder=7, label="chosen steps", solid_capstyle="round"
+        *way.T,
+        "-",
+        lw=3.2,
+        color=CHAIN_COLOUR,
+        zorder=7,
+        label="chosen steps",
+        solid_capstyle="round",
     )
     for number, pose in enumerate([shown.task.root_pose, *_poses(shown)]):
         axes.annotate(
             "",
-            pose[9:11] + 0.32 * _ahead(pose),
+            pose[9:11] + 0.32 * ahead(pose),
             pose[9:11],
             zorder=8,
             arrowprops={
                 "arrowstyle": "-|>",
-                "color": _CHAIN if number else _WAY,
+                "color": CHAIN_COLOUR if number else _WAY,
                 "lw": 2,
                 "shrinkA": 0,
                 "shrinkB": 0,
@@ -318,7 +337,7 @@ def _draw_chain(axes: Any, shown: ShownRollout) -> None:
     for place, name in _named_stops(
         way[1:], _STOP_SHARE * (axes.get_xlim()[1] - axes.get_xlim()[0])
     ):
-        axes.plot(*place, "o", ms=15, mfc="white", mec=_CHAIN, mew=2, zorder=9)
+        axes.plot(*place, "o", ms=15, mfc="white", mec=CHAIN_COLOUR, mew=2, zorder=9)
         size = 9 if len(name) < 3 else 7
         axes.annotate(
             name, place, ha="center", va="center", weight="bold", fontsize=size, zorder=10
@@ -339,7 +358,7 @@ def _named_stops(places: Array, apart: float) -> list[tuple[Array, str]]:
     return stops
 
 
-def _ahead(poses: NDArray[np.floating]) -> Array:
+def ahead(poses: NDArray[np.floating]) -> Array:
     """[..., 2]: unit view directions on the plan; 0 for a camera that looks straight up or down."""
     flat = forwards(poses)[..., :2]
     length = np.linalg.norm(flat, axis=-1, keepdims=True)

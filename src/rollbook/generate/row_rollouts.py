@@ -28,7 +28,6 @@ from rollbook.generate.raycast.scene_geometry import SceneGeometry
 from rollbook.generate.rollout.loop import RolloutEngine
 from rollbook.generate.rollout.nodes import RolloutTask
 from rollbook.generate.rollout.recipes import RolloutRecipeConfig
-from rollbook.generate.rollout.scorers import scorer_named
 from rollbook.generate.rollout.seeds import node_generator, rng_state_digest
 from rollbook.generate.sources.reader import OracleView, SourceRow, SourceStore
 from rollbook.generate.targets.config import RolloutTargetSource
@@ -329,7 +328,7 @@ class RowRoller:
         self, row: SourceRow, rng_state: str, task: RolloutTask, recipe: RolloutRecipeConfig
     ) -> RolloutLineage:
         config, source = self.config, self.source
-        scorer = scorer_named(recipe.scorer_name)
+        scorer = recipe.loaded_scorer()
         return RolloutLineage(
             scene_id=row.scene_id,
             snippet_id=row.snippet_id,

@@ -47,8 +47,11 @@ PaddedLayout = Literal["sequence", "left_prompt", "right_prompt"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class TrainerArrays:
-    """The arrays of every layout. They are new, writable arrays that nothing else uses."""
+class ExportedBatch:
+    """What every export says: its batch, how it was made, and what each sequence is as a whole.
+
+    Its arrays are new, writable arrays that nothing else uses.
+    """
 
     batch_digest: str
     rollouts_root: str
@@ -66,27 +69,13 @@ class TrainerArrays:
     group_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """The group of each sequence as an index into `groups`; -1 without a group."""
     groups: tuple[str, ...] = ()
-    token_ids: TokenIds
-    sample_mask: NDArray[np.bool_]
-    """True at samples; False at prompt tokens and padding."""
-    loss_mask: NDArray[np.bool_]
-    """True where a sample counts in the loss: where the mask of the table is 1 (without a mask: everywhere except
-    context that no policy sampled) and staleness gives a weight above 0."""
-    weights: NDArray[np.float32]
-    """Weight in the loss: from staleness, or 1 without it; 0 where `loss_mask` is False."""
-    logprobs: NDArray[np.float32]
-    """Of the token at the same position, not of the next one. This holds for all columns."""
-    rewards: NDArray[np.float32]
-    advantages: NDArray[np.float32]
-    columns: Mapping[str, Column]
-    """The optional sample columns of the table, with the same names and types."""
 
     def arrays(self) -> dict[str, Column]:
         """Every array by its name, including the optional columns."""
         own = {each.name: getattr(self, each.name) for each in fields(self)}
         return {
             **{name: value for name, value in own.items() if isinstance(value, np.ndarray)},
-            **self.columns,
+            **own.get("columns", {}),
         }
 
     def to_torch(self, device: torch.device | str | None = None) -> dict[str, torch.Tensor]:
@@ -102,6 +91,26 @@ class TrainerArrays:
             raise ConfigurationError(
                 message=f"device is {device!r}, which torch cannot use: {error}"
             ) from error
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TrainerArrays(ExportedBatch):
+    """The arrays of the layouts that hold prompt and samples together."""
+
+    token_ids: TokenIds
+    sample_mask: NDArray[np.bool_]
+    """True at samples; False at prompt tokens and padding."""
+    loss_mask: NDArray[np.bool_]
+    """True where a sample counts in the loss: where the mask of the table is 1 (without a mask: everywhere except
+    context that no policy sampled) and staleness gives a weight above 0."""
+    weights: NDArray[np.float32]
+    """Weight in the loss: from staleness, or 1 without it; 0 where `loss_mask` is False."""
+    logprobs: NDArray[np.float32]
+    """Of the token at the same position, not of the next one. This holds for all columns."""
+    rewards: NDArray[np.float32]
+    advantages: NDArray[np.float32]
+    columns: Mapping[str, Column]
+    """The optional sample columns of the table, with the same names and types."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -158,14 +167,14 @@ def to_packed(
     token_dtype: DTypeLike = np.int64,
 ) -> PackedBatch:
     """All sequences of the batch end to end. `to_packed_bins` respects a token budget."""
-    dtype = _token_dtype(token_dtype)
-    identity = _identity(batch, table)
-    recipe = _recipe("packed", dtype, staleness)
+    dtype = token_dtype_of(token_dtype)
+    identity = identity_of(batch, table)
+    recipe = recipe_of("packed", dtype, staleness)
     chosen = choose(batch, table, staleness)
     offsets = offsets_of(chosen.lengths)
     return PackedBatch(
         **identity,
-        **_signed(recipe),
+        **signed(recipe),
         **packed_places(batch.batch_id, chosen.rows, offsets),
         **Layout.end_to_end(chosen).arrays(dtype),
         **chosen.per_sequence(),
@@ -185,10 +194,10 @@ def to_packed_bins(
 
     The parts are slices of one allocation and do not overlap. The recipe of each part has its number.
     """
-    dtype = _token_dtype(token_dtype)
+    dtype = token_dtype_of(token_dtype)
     budget = whole_option("token_budget", token_budget, 1, _INT32_MAX)
-    identity = _identity(batch, table)
-    recipe = _recipe("packed_bins", dtype, staleness, token_budget=budget)
+    identity = identity_of(batch, table)
+    recipe = recipe_of("packed_bins", dtype, staleness, token_budget=budget)
     chosen = choose(batch, table, staleness)
     bins = pack_to_budget(chosen.lengths, budget, chosen.artifact_ids())
     chosen = chosen.reordered(np.concatenate(bins))
@@ -203,7 +212,7 @@ def to_packed_bins(
         own = offsets[first : end + 1]
         part = PackedBatch(
             **identity,
-            **_signed({**recipe, "bin": index}),
+            **signed({**recipe, "bin": index}),
             **packed_places(batch.batch_id, chosen.rows[first:end], own - own[0]),
             **_changed(arrays, operator.itemgetter(slice(own[0], own[-1]))),
             **_changed(per_sequence, operator.itemgetter(slice(first, end))),
@@ -232,25 +241,25 @@ def to_padded(
     The layout `sequence` pads each sequence on `side`. `left_prompt` and `right_prompt` begin all responses at the
     column `prompt_width` (the longest prompt, unless given), pad prompts on that side and responses on the right.
     """
-    dtype = _token_dtype(token_dtype)
+    dtype = token_dtype_of(token_dtype)
     limits = np.iinfo(dtype)
-    recipe = _recipe(
+    recipe = recipe_of(
         "padded",
         dtype,
         staleness,
-        side=_one_of("side", side, get_args(Side)),
+        side=one_of("side", side, get_args(Side)),
         multiple_of=whole_option("multiple_of", multiple_of, 1, _INT32_MAX),
         pad_id=whole_option("pad_id", pad_id, int(limits.min), int(limits.max)),
         **_padded_options(side, layout, width, prompt_width),
     )
-    identity = _identity(batch, table)
+    identity = identity_of(batch, table)
     chosen = choose(batch, table, staleness)
     places = padded_places(chosen, recipe)
     sampled = places.pop("sample_mask")
     prompts = places["attention_mask"] & ~sampled
     return PaddedBatch(
         **identity,
-        **_signed(recipe),
+        **signed(recipe),
         **places,
         **Layout(chosen, sampled, prompts).arrays(dtype, pad_id),
         **chosen.per_sequence(),
@@ -264,7 +273,7 @@ def _padded_options(
 ) -> dict[str, Plain]:
     """Only what differs from the default, so that recipes without these options keep their digests."""
     options: dict[str, Plain] = {}
-    if _one_of("layout", layout, get_args(PaddedLayout)) != "sequence":
+    if one_of("layout", layout, get_args(PaddedLayout)) != "sequence":
         options["layout"] = layout
         if side != "right":
             raise ConfigurationError(message=f"the layout {layout} has no side; leave it out")
@@ -278,7 +287,7 @@ def _padded_options(
     return options
 
 
-def _one_of(name: str, value: object, known: tuple[str, ...]) -> str:
+def one_of(name: str, value: object, known: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in known:
         raise ConfigurationError(message=f"{name} is {value!r}, expected one of {', '.join(known)}")
     return value
@@ -292,14 +301,14 @@ def to_jagged(
     token_dtype: DTypeLike = np.int64,
 ) -> JaggedBatch:
     """Values and offsets, as nested tensors and list columns need them."""
-    dtype = _token_dtype(token_dtype)
-    identity = _identity(batch, table)
-    recipe = _recipe("jagged", dtype, staleness)
+    dtype = token_dtype_of(token_dtype)
+    identity = identity_of(batch, table)
+    recipe = recipe_of("jagged", dtype, staleness)
     chosen = choose(batch, table, staleness)
     offsets = offsets_of(chosen.lengths)
     return JaggedBatch(
         **identity,
-        **_signed(recipe),
+        **signed(recipe),
         **Layout.end_to_end(chosen).arrays(dtype),
         **chosen.per_sequence(),
         rows=chosen.rows,
@@ -340,11 +349,11 @@ def rollouts_of(batch: TrainerBatch, table: RolloutTable) -> RolloutTable:
     except UnknownArtifact as missing:
         raise RolloutsNotInBatch(batch_id=batch.batch_id, detail=str(missing)) from missing
     chosen = table.take(rows)
-    _identity(batch, chosen)
+    identity_of(batch, chosen)
     return chosen
 
 
-def _identity(batch: TrainerBatch, table: RolloutTable) -> dict[str, Any]:
+def identity_of(batch: TrainerBatch, table: RolloutTable) -> dict[str, Any]:
     """The digests that identify the content of an export. Refuses a table that is not exactly that of the batch.
 
     Digests are compared; samples are not hashed again. A table computes its digests from its columns, or checks them
@@ -377,7 +386,7 @@ def _difference(batch: TrainerBatch, table: RolloutTable, root: str) -> str | No
     return None
 
 
-def _token_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+def token_dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
     try:
         chosen = np.dtype(dtype)
     except (TypeError, ValueError) as error:
@@ -389,7 +398,7 @@ def _token_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     return chosen
 
 
-def _recipe(
+def recipe_of(
     kind: str, dtype: np.dtype[Any], staleness: TokenStaleness | None, **options: Plain
 ) -> dict[str, Plain]:
     if staleness is not None:
@@ -398,7 +407,7 @@ def _recipe(
     return {"kind": kind, "token_dtype": dtype.name, "staleness": aged, **options}
 
 
-def _signed(recipe: dict[str, Plain]) -> dict[str, Any]:
+def signed(recipe: dict[str, Plain]) -> dict[str, Any]:
     return {"recipe": recipe, "recipe_digest": digest_of(EXPORT_DOMAIN, recipe)}
 
 

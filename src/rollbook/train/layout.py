@@ -182,7 +182,8 @@ class Layout:
 
     chosen: ChosenTokens
     sample_mask: Mask
-    prompt_mask: Mask
+    prompt_mask: Mask | None
+    """None where prompts lie in an array of their own."""
     straight: bool = False
     """Whether samples fill every place, so that columns are plain copies."""
 
@@ -195,11 +196,17 @@ class Layout:
 
     def arrays(self, token_dtype: np.dtype[Any], pad_id: int = 0) -> dict[str, Any]:
         """Every array of TrainerArrays with one entry per place."""
+        return {
+            "token_ids": self.token_ids(token_dtype, pad_id),
+            "sample_mask": self.sample_mask,
+            **self.values(),
+        }
+
+    def values(self) -> dict[str, Any]:
+        """What is known about each sample, at the place of the sample."""
         columns = self.chosen.table.samples
         weights = self._filled(self.chosen.weights(), np.dtype(np.float32), 0)
         return {
-            "token_ids": self._token_ids(token_dtype, pad_id),
-            "sample_mask": self.sample_mask,
             "loss_mask": weights > 0,
             "weights": weights,
             **{field: self._column(name) for field, name in _FIELDS.items()},
@@ -216,13 +223,21 @@ class Layout:
         values = self.chosen.column(name)
         return self._filled(values, values.dtype.newbyteorder("="), PADDING.get(name, 0))
 
-    def _token_ids(self, dtype: np.dtype[Any], pad_id: int) -> Column:
+    def token_ids(self, dtype: np.dtype[Any], pad_id: int) -> Column:
         chosen = self.chosen
-        sampled, prompts = chosen.column("token_id"), chosen.prompt_token_ids()
+        sampled = chosen.column("token_id")
         if dtype.itemsize <= sampled.dtype.itemsize:
             chosen.refuse_ids_above(int(np.iinfo(dtype).max), sampled, chosen.sample_lengths)
-            chosen.refuse_ids_above(int(np.iinfo(dtype).max), prompts, chosen.prompt_lengths)
         token_ids = self._filled(sampled, dtype, pad_id)
-        if len(prompts):
-            token_ids[self.prompt_mask] = prompts
+        if self.prompt_mask is not None:
+            place_prompts(chosen, token_ids, self.prompt_mask)
         return token_ids
+
+
+def place_prompts(chosen: ChosenTokens, token_ids: Column, prompt_mask: Mask) -> None:
+    """Write the tokens of all prompts to the places of the mask."""
+    prompts, dtype = chosen.prompt_token_ids(), token_ids.dtype
+    if dtype.itemsize <= prompts.dtype.itemsize:
+        chosen.refuse_ids_above(int(np.iinfo(dtype).max), prompts, chosen.prompt_lengths)
+    if len(prompts):
+        token_ids[prompt_mask] = prompts

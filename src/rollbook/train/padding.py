@@ -9,7 +9,7 @@ import numpy as np
 
 from rollbook.contracts.row_numbers import Rows
 from rollbook.errors import InvalidNumber
-from rollbook.train.layout import ChosenTokens
+from rollbook.train.layout import ChosenTokens, Mask
 
 
 def padded_places(chosen: ChosenTokens, recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,9 +44,29 @@ def padded_places(chosen: ChosenTokens, recipe: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def _width(recipe: Mapping[str, Any], needed: Rows) -> int:
+def split_places(chosen: ChosenTokens, recipe: Mapping[str, Any]) -> tuple[Mask, Mask]:
+    """The places of prompts, and those of completions, each in rows of their own."""
+    prompts = _aligned(chosen, chosen.prompt_lengths, recipe, "prompt")
+    return prompts, _aligned(chosen, chosen.sample_lengths, recipe, "completion")
+
+
+def shifted_places(completions: Mask, prompt_width: int) -> Mask:
+    """The places of completions in the whole row, one column to the left: where a model predicts them."""
+    shifted = np.zeros((len(completions), prompt_width + completions.shape[1] - 1), np.bool_)
+    shifted[:, prompt_width - 1 :] = completions
+    return shifted
+
+
+def _aligned(chosen: ChosenTokens, lengths: Rows, recipe: Mapping[str, Any], part: str) -> Mask:
+    width = _width(recipe, lengths, f"{part}_width")
+    _refuse_longer(chosen, lengths, width, f"{part}_width")
+    begins = width - lengths if recipe[f"{part}_side"] == "left" else np.zeros_like(lengths)
+    return _between(np.arange(width, dtype=np.int32), begins, begins + lengths)
+
+
+def _width(recipe: Mapping[str, Any], needed: Rows, option: str = "width") -> int:
     multiple = recipe["multiple_of"]
-    given: int | None = recipe.get("width")
+    given: int | None = recipe.get(option)
     return -(-int(needed.max()) // multiple) * multiple if given is None else given
 
 
@@ -65,7 +85,5 @@ def _column(values: Rows) -> np.ndarray[Any, np.dtype[np.int32]]:
     return values.astype(np.int32)[:, None]
 
 
-def _between(
-    columns: np.ndarray[Any, np.dtype[np.int32]], first: Rows, end: Rows
-) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _between(columns: np.ndarray[Any, np.dtype[np.int32]], first: Rows, end: Rows) -> Mask:
     return (columns >= _column(first)) & (columns < _column(end))

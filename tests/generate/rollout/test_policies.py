@@ -31,7 +31,12 @@ from tests.store.synthetic import make_records
 Array = NDArray[Any]
 Policy = CounterfactualSelectionPolicy
 GREEDY = (Policy.FARTHEST_FROM_HISTORY, Policy.FARTHEST_FROM_REFERENCE, Policy.ORACLE_GREEDY)
-DRAWN = (Policy.RANDOM, Policy.RANDOM_VALID, Policy.TEMPERATURE_SOFTMAX)
+DRAWN = (
+    Policy.RANDOM,
+    Policy.RANDOM_VALID,
+    Policy.TEMPERATURE_SOFTMAX,
+    Policy.EPSILON_GREEDY,
+)
 NAN = math.nan
 
 
@@ -67,6 +72,7 @@ def select(
     given: dict[str, Any] = {
         "tie_break": None,
         "temperature": 1.0,
+        "epsilon": 0.25,
         "guards": Guards(),
         "shell": line(len(values)),
         **options,
@@ -96,6 +102,7 @@ def shells(draw: st.DrawFn) -> dict[str, Any]:
         "valid": draw(st.lists(st.booleans(), **each)),
         "count": draw(st.integers(1, 5)),
         "temperature": draw(st.sampled_from([1e-300, 1e-3, 0.5, 1.0, 20.0])),
+        "epsilon": draw(st.sampled_from([0.0, 1e-300, 1e-9, 0.1, 1 - 1e-9, 1.0]) | st.floats(0, 1)),
         "robust": draw(st.booleans()),
         "tie_break": draw(st.none() | st.lists(number, **each)),
         "guards": Guards(
@@ -317,6 +324,48 @@ def test_a_low_temperature_is_greedy_and_a_high_one_uniform() -> None:
     np.testing.assert_allclose(hot.probabilities, 0.2, rtol=1e-4)
 
 
+# ---------------------------------------------------------------------------------------- epsilon greedy
+
+
+def test_epsilon_is_shared_by_all_and_the_rest_belongs_to_the_best() -> None:
+    [each] = select(Policy.EPSILON_GREEDY, [0.1, NAN, 0.9, 0.3, 0.2], epsilon=0.2)
+    np.testing.assert_array_equal(
+        each.probabilities, np.array([0.05, 0, 0.85, 0.05, 0.05]).astype("f4")
+    )
+    np.testing.assert_array_equal(each.logits, each.log_probabilities)
+    taken = each.probabilities[each.shell_index].astype(np.float64)
+    assert each.log_probability == pytest.approx(math.log(taken), rel=1e-6)
+
+
+def test_epsilon_0_is_greedy_and_epsilon_1_is_uniform() -> None:
+    scores = [0.1, 0.7, NAN, 0.9]
+    best, all_alike = (select(Policy.EPSILON_GREEDY, scores, epsilon=each)[0] for each in (0, 1))
+    assert best.probabilities.tolist() == [0, 0, 0, 1]
+    assert (best.shell_index, best.log_probability, best.entropy) == (3, 0, 0)
+    np.testing.assert_allclose(all_alike.probabilities, [1 / 3, 1 / 3, 0, 1 / 3])
+
+
+def test_the_second_branch_goes_to_the_best_of_what_remains() -> None:
+    one, two, three = select(Policy.EPSILON_GREEDY, [1.0, 3.0, 2.0, 0.0], 3, epsilon=0.0)
+    assert rows([one, two, three]) == [1, 2, 0]
+    assert two.probabilities.tolist() == [0, 0, 1, 0]
+
+
+def test_candidates_that_are_equally_good_share_what_belongs_to_the_best() -> None:
+    [each] = select(Policy.EPSILON_GREEDY, [5.0, 5.0, 1.0, 1.0], epsilon=0.2)
+    np.testing.assert_allclose(each.probabilities, [0.45, 0.45, 0.05, 0.05])
+    [told_apart] = select(
+        Policy.EPSILON_GREEDY, [5.0, 5.0, 1.0, 1.0], epsilon=0.2, tie_break=[0.1, 0.3, 9, NAN]
+    )
+    np.testing.assert_allclose(told_apart.probabilities, [0.05, 0.85, 0.05, 0.05])
+
+
+@pytest.mark.parametrize("epsilon", [-0.1, 1.1, NAN, math.inf])
+def test_an_epsilon_that_is_no_probability_is_refused(epsilon: float) -> None:
+    with pytest.raises(ConfigurationError, match=r"epsilon is .*, expected a probability"):
+        select(Policy.EPSILON_GREEDY, [1.0, 2.0], epsilon=epsilon)
+
+
 # ---------------------------------------------------------------------------------- temperature logits
 
 
@@ -486,10 +535,10 @@ def reselected(record: RolloutZarrRecord, policy: Policy) -> RolloutZarrRecord:
 
 
 def test_a_store_accepts_what_every_policy_records(tmp_path: Path) -> None:
-    made = make_records(12, horizon=1, candidates=(8, 30), unlabelled_fraction=0.2)
     policies = list(Policy) * 2
+    made = make_records(len(policies), horizon=1, candidates=(8, 30), unlabelled_fraction=0.2)
     records = [reselected(record, policy) for record, policy in zip(made, policies, strict=True)]
     write_rollout_zarr_store(tmp_path / "s.zarr", records, selected_depth_enabled=False)
     result = validate_rollout_zarr_store(tmp_path / "s.zarr", deep=True)
     assert result.errors == []
-    assert result.num_rollouts == 24
+    assert result.num_rollouts == 2 * len(policies)

@@ -67,9 +67,21 @@ def test_a_policy_may_be_given_by_its_name() -> None:
         ({"beam_width": 40_000}, "beam_width is 40000"),
         ({"seed": 2**63}, "seed is 9223372036854775808, expected a whole number of 64 bits"),
         ({"scorer": ""}, "scorer is ''"),
+        ({"epsilon": 0.1}, "epsilon is 0.1, expected nothing: random_valid has no epsilon"),
+        ({"selection_policy": "epsilon_greedy", "epsilon": 1.5}, "epsilon is 1.5, expected a prob"),
+        ({"selection_policy": "epsilon_greedy", "epsilon": float("nan")}, "epsilon is nan"),
     ],
 )
 def test_what_cannot_be_is_refused_when_it_is_made(fields: dict[str, Any], said: str) -> None:
     given = {"name": "a", "selection_policy": "random_valid"} | fields
     with pytest.raises((ConfigurationError, msgspec.ValidationError), match=said):
         RolloutRecipeConfig(**given)
+
+
+def test_epsilon_is_written_only_where_it_counts() -> None:
+    """Digests of configs without it are those of releases that did not know it."""
+    for recipe in RolloutRecipeConfig.default_suite():
+        assert "epsilon" not in msgspec.to_builtins(recipe)
+    near = RolloutRecipeConfig(name="a", selection_policy=cast(Any, "epsilon_greedy"))
+    assert msgspec.to_builtins(near)["epsilon"] == 0.1
+    assert msgspec.convert(msgspec.to_builtins(near), RolloutRecipeConfig) == near

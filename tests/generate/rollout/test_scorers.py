@@ -265,7 +265,7 @@ def test_a_learned_policy_is_named_by_module_and_attribute(policy_file: str) -> 
 
 def test_names_lead_to_built_in_scorers_first() -> None:
     assert scorer_named("novelty") is SCORERS["novelty"]
-    with pytest.raises(ConfigurationError, match="'novelti' is not known; expected module:attr or"):
+    with pytest.raises(ConfigurationError, match="'novelti' is not known; expected module:attr"):
         scorer_named("novelti")
 
 

@@ -87,7 +87,7 @@ def test_a_scorer_that_reads_labels_settles_ties_by_the_gain_of_the_scene(
     task: RolloutTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flat = Scorer("flat", "", lambda shell: np.zeros(len(shell.valid)), reads_labels=True)
-    monkeypatch.setattr("rollbook.generate.rollout.loop.scorer_named", lambda name: flat)
+    monkeypatch.setattr("rollbook.generate.rollout.recipes.scorer_named", lambda name: flat)
     evaluator = NodeEvaluator(task, 0, 1)
     root = evaluator.evaluate(evaluator.root())
     gains = np.where(root.candidates.mask_valid, root.labels["scene_root_gain"], -np.inf)

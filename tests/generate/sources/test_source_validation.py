@@ -224,6 +224,12 @@ def test_validation_goes_on_after_the_first_problem(store: Path) -> None:
     }
 
 
+def test_an_array_that_begins_like_an_archive_is_unreadable(store: Path) -> None:
+    (store / f"actor/{SHARD}/points/xyz.npy").write_bytes(b"PK\x03\x04 and no archive")
+    found = {each.code for each in validate_source_store(store).violations}
+    assert "unreadable_array" in found
+
+
 def test_a_folder_that_is_no_store_is_one_violation(tmp_path: Path, store: Path) -> None:
     (violation,) = validate_source_store(tmp_path / "nothing").violations
     assert violation.code == "not_a_source_store"

@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollbook.errors import (
+    ChecksumMismatch,
     ConfigurationError,
     InvalidBoxes,
     InvalidTrajectory,
@@ -183,6 +184,36 @@ def test_equal_meshes_are_stored_once(tmp_path: Path) -> None:
     assert manifest.counts["meshes"] == 1
     assert len(list((tmp_path / "s" / "oracle" / "meshes").iterdir())) == 1
     assert SourceStore.open(tmp_path / "s").mesh("b").sha256 == room().sha256
+
+
+def test_a_mesh_in_two_splits_is_noted(tmp_path: Path) -> None:
+    split_of = {"a": "train", "b": "train", "c": "test"}
+    with SourceStoreWriter(tmp_path / "s", config={}, split_of=split_of) as writer:
+        for scene in split_of:
+            writer.add_scene(scene, room(), Boxes.none())
+            writer.add_row(scene, "r", *some_row(np.random.default_rng(0)))
+        writer.finish()
+    checked = validate_source_store(tmp_path / "s")
+    assert checked.ok
+    assert checked.notes == ("scene c (test) has the same mesh as scene a (train)",)
+
+
+def test_a_mesh_that_was_changed_is_named_by_its_folder(good: Path, tmp_path: Path) -> None:
+    shutil.copytree(good, tmp_path / "s")
+    [folder] = list((tmp_path / "s" / "oracle" / "meshes").iterdir())[:1]
+    vertices = folder / "vertices.npy"
+    data = bytearray(vertices.read_bytes())
+    data[-4] ^= 1
+    vertices.write_bytes(data)
+    opened = SourceStore.open(tmp_path / "s")
+    told = []
+    for scene in opened.scenes:
+        try:
+            opened.mesh(scene)
+        except ChecksumMismatch as error:
+            told.append(str(error))
+    assert told
+    assert all(each.startswith(f"{folder} was changed") for each in told)
 
 
 def test_a_store_survives_a_pickle_as_its_folder(good: Path) -> None:

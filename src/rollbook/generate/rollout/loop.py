@@ -18,7 +18,7 @@ from rollbook.generate.rollout.policies import (
     select_branches,
 )
 from rollbook.generate.rollout.recipes import RolloutRecipeConfig
-from rollbook.generate.rollout.scorers import Scorer, ShellView, scorer_named
+from rollbook.generate.rollout.scorers import Scorer, ShellView
 from rollbook.generate.rollout.seeds import node_generator, rng_state_digest
 from rollbook.store.records import CounterfactualRolloutResult, RolloutChain, RolloutStep
 
@@ -63,7 +63,7 @@ class RolloutEngine:
         """Expands every chain step by step and keeps the best `beam_width` chains after each step."""
         self.root_valid(recipe)
         evaluator = self.evaluator(recipe)
-        scorer = scorer_named(recipe.scorer_name)
+        scorer = recipe.loaded_scorer()
         frontier = [_Chain(evaluator.root())]
         for step in range(recipe.horizon):
             expanded: list[_Chain] = []
@@ -113,6 +113,7 @@ class RolloutEngine:
             rng,
             tie_break=ties,
             temperature=recipe.selection_temperature,
+            epsilon=recipe.epsilon,
             guards=recipe.guards,
             shell=_guard_view(evaluated),
         )
@@ -170,7 +171,7 @@ class RolloutEngine:
             candidates=evaluated.candidates,
             selected_shell_index=selection.shell_index,
             metric_vectors=evaluated.labels,
-            score_label=recipe.scorer_name,
+            score_label=recipe.stored_scorer_name,
             temperature=recipe.selection_temperature if soft else None,
             selection_logits=selection.logits,
             selection_probabilities=selection.probabilities,
@@ -184,7 +185,7 @@ class RolloutEngine:
 def policy_name(recipe: RolloutRecipeConfig) -> str:
     """The stored policy name: the selection policy, and the scorer if it is not the policy's default."""
     policy = recipe.selection_policy.value
-    return policy if recipe.scorer is None else f"{policy}:{recipe.scorer}"
+    return policy if recipe.scorer is None else f"{policy}:{recipe.stored_scorer_name}"
 
 
 def _features(evaluated: EvaluatedNode) -> NDArray[np.float32]:

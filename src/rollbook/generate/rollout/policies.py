@@ -6,13 +6,17 @@ row with probability 0.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 from numpy.typing import ArrayLike, NDArray
 
 from rollbook.errors import ConfigurationError, InvalidValue
+from rollbook.generate.config_checks import invalid_setting
 from rollbook.generate.rollout.guards import Guards, GuardView
 
 Floats = NDArray[np.float32]
@@ -39,6 +43,8 @@ class CounterfactualSelectionPolicy(StrEnum):
     """Greedy; the score comes from the oracle."""
     TEMPERATURE_SOFTMAX = "temperature_softmax"
     """Drawn; a higher score is more likely."""
+    EPSILON_GREEDY = "epsilon_greedy"
+    """Drawn: the best score, or with the probability `epsilon` any candidate, the best included."""
 
 
 _Policy = CounterfactualSelectionPolicy
@@ -53,7 +59,9 @@ class Selection:
 
     shell_index: int
     logits: Floats
-    """[N]; the scores of a greedy policy. Minus infinity for candidates that could not be taken."""
+    """[N]; the scores of a greedy policy. Minus infinity for candidates that could not be taken.
+
+    The softmax of the logits of a drawing policy is its distribution."""
     probabilities: Floats
     """[N]"""
     log_probabilities: Floats
@@ -73,6 +81,7 @@ def select_branches(
     *,
     tie_break: ArrayLike | None,
     temperature: float,
+    epsilon: float | UnsetType = UNSET,
     robust: bool = True,
     guards: Guards,
     shell: GuardView,
@@ -90,11 +99,16 @@ def select_branches(
     if policy in _GREEDY:
         order = _best_first(values, eligible, tie_break, rng)
         return _greedy(order, values, eligible, count, guards, shell)
+    if policy is _Policy.EPSILON_GREEDY:
+        ties = _tie_breaks(tie_break, len(values))
+        draw = partial(_draw_near_best, values, ties, _probability(epsilon), rng)
+        return _draw_branches(draw, eligible, count, guards, shell)
     if policy is _Policy.TEMPERATURE_SOFTMAX:
         logits = temperature_logits(values, eligible, temperature, robust)
     else:
         logits = np.where(eligible, 0.0, -np.inf)
-    return _draw_branches(policy, logits.astype(np.float32), eligible, count, rng, guards, shell)
+    draw = partial(_draw_by_logits, policy, logits.astype(np.float32), rng)
+    return _draw_branches(draw, eligible, count, guards, shell)
 
 
 def temperature_logits(
@@ -139,12 +153,16 @@ def _best_first(
 ) -> NDArray[np.intp]:
     """Eligible rows by score, then by tie break, then by chance: the order of a shell must not matter."""
     lot = rng.permutation(len(values))
-    second = np.zeros(len(values))
-    if tie_break is not None:
-        second = _column("tie_break", tie_break, len(values))
-        second = np.where(np.isnan(second), -np.inf, second)
+    second = _tie_breaks(tie_break, len(values))
     rows = np.flatnonzero(eligible)
     return rows[np.lexsort((lot[rows], -second[rows], -values[rows]))]
+
+
+def _tie_breaks(given: ArrayLike | None, count: int) -> Doubles:
+    if given is None:
+        return np.zeros(count)
+    ties = _column("tie_break", given, count)
+    return np.where(np.isnan(ties), -np.inf, ties)
 
 
 def _greedy(
@@ -176,14 +194,9 @@ def _certain(row: int, logits: Floats) -> Selection:
 
 
 def _draw_branches(
-    policy: CounterfactualSelectionPolicy,
-    logits: Floats,
-    eligible: Mask,
-    count: int,
-    rng: Generator,
-    guards: Guards,
-    shell: GuardView,
+    draw: Callable[[Mask], Selection], eligible: Mask, count: int, guards: Guards, shell: GuardView
 ) -> list[Selection]:
+    """Draws one branch after another; `draw` gets the candidates that are offered."""
     selections: list[Selection] = []
     passing = guards.far_from_history(shell)
     remaining = eligible.copy()
@@ -191,15 +204,18 @@ def _draw_branches(
         offered = remaining & passing
         if not offered.any():
             offered = remaining
-        drawn = _draw(policy, np.where(offered, logits, np.float32(-np.inf)), rng)
+        drawn = draw(offered)
         selections.append(drawn)
         remaining[drawn.shell_index] = False
         passing &= guards.apart_from(shell, drawn.shell_index)
     return selections
 
 
-def _draw(policy: CounterfactualSelectionPolicy, logits: Floats, rng: Generator) -> Selection:
+def _draw_by_logits(
+    policy: CounterfactualSelectionPolicy, logits: Floats, rng: Generator, offered: Mask
+) -> Selection:
     """Draws one row from the softmax of these logits, with exactly the probabilities that are recorded."""
+    logits = np.where(offered, logits, np.float32(-np.inf))
     shifted = logits.astype(np.float64) - float(logits.max())
     weights = np.exp(shifted)
     total = float(weights.sum())
@@ -209,8 +225,7 @@ def _draw(policy: CounterfactualSelectionPolicy, logits: Floats, rng: Generator)
     if policy is _Policy.RANDOM:
         row = int(np.where(possible, rng.random(len(logits)), -1.0).argmax())
     else:
-        shares = probabilities.astype(np.float64)
-        row = int(rng.choice(len(shares), p=shares / shares.sum()))
+        row = _drawn_row(probabilities, rng)
     log_probabilities = np.where(possible, logs, -np.inf).astype(np.float32)
     return Selection(
         row,
@@ -219,6 +234,34 @@ def _draw(policy: CounterfactualSelectionPolicy, logits: Floats, rng: Generator)
         log_probabilities,
         float(log_probabilities[row]),
         0.0 - float((weights[possible] * logs[possible]).sum()) / total,
+    )
+
+
+def _drawn_row(probabilities: Floats, rng: Generator) -> int:
+    shares = probabilities.astype(np.float64)
+    return int(rng.choice(len(shares), p=shares / shares.sum()))
+
+
+def _draw_near_best(
+    values: Doubles, ties: Doubles, epsilon: float, rng: Generator, offered: Mask
+) -> Selection:
+    """Draws the best row or, with the probability epsilon, any offered row. Rows that are equally good share."""
+    best = offered & (values == values[offered].max())
+    best &= ties == ties[best].max()
+    shares = best * ((1 - epsilon) / best.sum()) + offered * (epsilon / offered.sum())
+    probabilities = np.minimum(shares, 1).astype(np.float32)
+    possible = probabilities > 0
+    known = np.log(shares[possible])
+    log_probabilities = np.full(len(shares), -np.inf, np.float32)
+    log_probabilities[possible] = np.minimum(known, 0)
+    row = _drawn_row(probabilities, rng)
+    return Selection(
+        row,
+        log_probabilities,
+        probabilities,
+        log_probabilities,
+        float(log_probabilities[row]),
+        abs(float((shares[possible] * known).sum())),
     )
 
 
@@ -234,6 +277,12 @@ def _eligible(values: Doubles, valid: ArrayLike) -> Mask:
     if len(beyond):
         raise _invalid(f"scores[{beyond[0]}]", values[beyond[0]], "a number that float32 can hold")
     return eligible
+
+
+def _probability(epsilon: float | UnsetType) -> float:
+    if epsilon is UNSET or not 0 <= epsilon <= 1:
+        raise invalid_setting("recipe.epsilon", epsilon, "a probability from 0 to 1")
+    return epsilon
 
 
 def _column(field: str, given: ArrayLike, count: int) -> Doubles:

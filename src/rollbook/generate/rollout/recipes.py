@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
+from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rollbook.errors import ConfigurationError
 from rollbook.generate.config_checks import invalid_setting
 from rollbook.generate.rollout.branching import BranchSchedule
 from rollbook.generate.rollout.guards import Guards
+from rollbook.generate.rollout.learned_scorers import (
+    digest_of_policy,
+    learned_scorer,
+    revision_of,
+    run_policy,
+)
 from rollbook.generate.rollout.policies import CounterfactualSelectionPolicy
+from rollbook.generate.rollout.scorers import SCORERS, Scorer, scorer_named
 
 _Policy = CounterfactualSelectionPolicy
 _MOST = 32_767
@@ -22,7 +32,9 @@ _DEFAULT_SCORERS = {
     _Policy.RANDOM_VALID: "random_valid",
     _Policy.ORACLE_GREEDY: "rri_greedy_target",
     _Policy.TEMPERATURE_SOFTMAX: "rri_greedy_target",
+    _Policy.EPSILON_GREEDY: "rri_greedy_target",
 }
+_DEFAULT_EPSILON = 0.1
 
 
 class RolloutRecipeConfig(
@@ -34,7 +46,11 @@ class RolloutRecipeConfig(
     """Stored as `branch_schedule_id`; also a part of every rollout id."""
     selection_policy: CounterfactualSelectionPolicy
     scorer: str | None = None
-    """A built-in scorer, or `module:attr` of a user's function; None for the policy's default."""
+    """A built-in scorer, the folder of a training run, or `module:attr` of a user's function; None for the policy's
+    default."""
+    scorer_policy: str | UnsetType = UNSET
+    """Of a run folder: its policy as `REVISION@DIGEST`. It names the policy in digests and stores, where the path
+    does not count. Read from the folder unless it is given; a folder with another policy is refused."""
     horizon: int = 2
     """Most steps of a chain."""
     branch_factor: int = 1
@@ -47,6 +63,9 @@ class RolloutRecipeConfig(
     """Branch counts of which one is drawn per node."""
     stochastic_branch_probabilities: tuple[float, ...] | None = None
     selection_temperature: float = 1.0
+    epsilon: float | UnsetType = UNSET
+    """Of `epsilon_greedy`: the probability of a choice by chance; 0.1 unless it is given. Other policies have none, and
+    so their configs keep the digests that they had before there was this setting."""
     min_history_distance_m: float = 0.0
     min_sibling_distance_m: float = 0.0
     min_sibling_yaw_deg: float = 0.0
@@ -69,6 +88,8 @@ class RolloutRecipeConfig(
             raise self._invalid("scorer", "''", "a name, or none at all for the policy's own")
         if not 0 < self.selection_temperature < float("inf"):
             raise self._invalid("selection_temperature", self.selection_temperature, "more than 0")
+        self._check_epsilon()
+        self._check_scorer()
         _ = self.branches, self.guards  # their constructors check the other settings
 
     def _check_policy(self) -> None:
@@ -79,6 +100,30 @@ class RolloutRecipeConfig(
             known = ", ".join(_Policy)
             raise self._invalid("selection_policy", repr(self.selection_policy), known) from error
         msgspec.structs.force_setattr(self, "selection_policy", policy)
+
+    def _check_epsilon(self) -> None:
+        if self.selection_policy is not _Policy.EPSILON_GREEDY:
+            if self.epsilon is not UNSET:
+                only = f"nothing: {self.selection_policy.value} has no epsilon, {_Policy.EPSILON_GREEDY.value} has one"
+                raise self._invalid("epsilon", self.epsilon, only)
+        elif self.epsilon is UNSET:
+            msgspec.structs.force_setattr(self, "epsilon", _DEFAULT_EPSILON)
+        elif not 0 <= self.epsilon <= 1:
+            raise self._invalid("epsilon", self.epsilon, "a probability from 0 to 1")
+
+    def _check_scorer(self) -> None:
+        """Reads which policy a run folder has, and makes its path independent of the working folder."""
+        built_in = self.scorer is None or self.scorer in SCORERS
+        if self.scorer_policy is UNSET:
+            if self.scorer is None or built_in or not os.path.isdir(self.scorer):
+                return
+            msgspec.structs.force_setattr(self, "scorer_policy", run_policy(self.scorer))
+        elif built_in or not (
+            revision_of(self.scorer_policy) and digest_of_policy(self.scorer_policy)
+        ):
+            expected = "REVISION@DIGEST of a run folder, or nothing"
+            raise self._invalid("scorer_policy", repr(self.scorer_policy), expected)
+        msgspec.structs.force_setattr(self, "scorer", os.path.abspath(self.scorer_name))
 
     def _invalid(self, field: str, value: object, expected: str) -> ConfigurationError:
         return invalid_setting(f"recipe {self.name!r}: {field}", value, expected)
@@ -105,6 +150,25 @@ class RolloutRecipeConfig(
     @property
     def scorer_name(self) -> str:
         return self.scorer or _DEFAULT_SCORERS[self.selection_policy]
+
+    @property
+    def stored_scorer_name(self) -> str:
+        """The scorer's name in a store: that of a run folder is its policy revision."""
+        known = self.scorer_policy
+        return self.scorer_name if known is UNSET else revision_of(known)
+
+    def loaded_scorer(self) -> Scorer:
+        """Raises if it is not known, cannot be loaded, or is not the policy that the recipe was made with."""
+        if self.scorer_policy is UNSET:
+            return scorer_named(self.scorer_name)
+        return learned_scorer(self.scorer_name, self.scorer_policy)
+
+    def decisive_values(self) -> dict[str, Any]:
+        """The settings that determine the rollouts, as plain values: of a run folder its policy, not its path."""
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        if self.scorer_policy is not UNSET:
+            del values["scorer"]
+        return values
 
     @staticmethod
     def default_suite() -> tuple[RolloutRecipeConfig, ...]:

@@ -1,7 +1,7 @@
 """Scorers rank the candidates of an evaluated shell. A greater score is better.
 
 A scorer that does not read labels gets none: it knows only what the actor knows. A learned policy is a function that
-the user names as `module:attr`.
+the user names as `module:attr`, or the folder of a training run (learned_scorers.py).
 """
 
 from __future__ import annotations
@@ -111,22 +111,29 @@ The context holds copies of `poses` [N, 12], `reference_pose` [12] and `visited`
 
 
 def scorer_named(name: str) -> Scorer:
-    """A scorer of SCORERS, or a learned one by `module:attr`."""
+    """A scorer of SCORERS, or a learned one by `module:attr`. Recipes also name run folders."""
     if name in SCORERS:
         return SCORERS[name]
     if ":" not in name:
         near = ", ".join(get_close_matches(name, SCORERS, n=4, cutoff=0))
-        message = f"scorer {name!r} is not known; expected module:attr or a name such as {near}"
+        message = (
+            f"scorer {name!r} is not known; expected module:attr, the folder of a finished training run, "
+            f"or a name such as {near}"
+        )
         raise ConfigurationError(message=message)
     return load_scorer(name)
 
 
 def load_scorer(path: str) -> Scorer:
+    """The scorer of a learned policy, `module:attr`."""
+    return policy_scorer(_imported(path), path)
+
+
+def policy_scorer(policy: LearnedPolicy, name: str) -> Scorer:
     """The scorer of a learned policy. The policy gets copies of what the actor knows, and no labels.
 
     Its printed output goes to standard error, because standard output is for results.
     """
-    policy = _imported(path)
 
     def score(shell: ShellView) -> Array:
         context = {
@@ -136,12 +143,12 @@ def load_scorer(path: str) -> Scorer:
         }
         with redirect_stdout(sys.stderr):
             found = policy(shell.features.copy(), shell.names, shell.valid.copy(), context)
-        return _checked(found, shell, path)
+        return _checked(found, shell, name)
 
     checkpoint = getattr(policy, "checkpoint_digest", None)
     digest = None if checkpoint is None else str(checkpoint)
     revision = getattr(policy, "policy_revision", None)
-    return Scorer(path, "a learned policy", score, checkpoint=digest, policy_revision=revision)
+    return Scorer(name, "a learned policy", score, checkpoint=digest, policy_revision=revision)
 
 
 def _imported(path: str) -> LearnedPolicy:

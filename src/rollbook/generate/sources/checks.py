@@ -27,7 +27,6 @@ from rollbook.generate.sources.layout import (
     ARRAYS_FILE,
     INDEX_FILE,
     MANIFEST_FILE,
-    MESH_COLUMNS,
     OFFSETS,
     SCENES_FILE,
     SEALED_FILES,
@@ -38,7 +37,6 @@ from rollbook.generate.sources.layout import (
     Column,
     Table,
     array_sha256,
-    mesh_path,
     open_array,
     part_sha256,
     row_sha256,
@@ -100,14 +98,7 @@ class CheckedStore:
 
     @cached_property
     def expected(self) -> dict[str, Column]:
-        """Every array that the store must have."""
-        found: dict[str, Column] = {}
-        for shard in self.manifest.shards:
-            for table in TABLES:
-                found |= table.paths(shard.shard_id)
-        for sha256 in {scene.mesh_sha256 for scene in self.manifest.scenes}:
-            found |= {mesh_path(sha256, column.name): column for column in MESH_COLUMNS}
-        return found
+        return self.manifest.arrays()
 
 
 Found = Iterator[Violation]
@@ -393,6 +384,23 @@ def _mesh_violations(store: CheckedStore, facts: SceneGeometryFacts) -> Found:
 
 
 # ------------------------------------------------------------------------------------------ notes
+
+
+def shared_mesh_notes(store: CheckedStore) -> Iterator[str]:
+    """Scenes of different splits with one mesh: what is learned in the one would be judged in the other."""
+    split = {
+        scene: name
+        for name in SPLITS
+        for scene in (store.splits.scenes(name) if store.splits else ())
+    }
+    first: dict[str, str] = {}
+    for scene in sorted(store.manifest.scenes, key=lambda each: each.scene_id):
+        name = first.setdefault(scene.mesh_sha256, scene.scene_id)
+        if split.get(name) != split.get(scene.scene_id):
+            yield (
+                f"scene {scene.scene_id} ({split.get(scene.scene_id)}) has the same mesh as scene {name} "
+                f"({split.get(name)})"
+            )
 
 
 def path_notes(store: CheckedStore) -> Iterator[str]:

@@ -11,7 +11,17 @@ import msgspec
 
 from rollbook.digest import digest_of
 from rollbook.errors import ChecksumMismatch, NotASourceStore, StorageError, UnsupportedVersion
-from rollbook.generate.sources.layout import MANIFEST_FILE, SAFE_ID, SCHEMA_ID, SCHEMA_VERSION
+from rollbook.files import AnyPath
+from rollbook.generate.sources.layout import (
+    MANIFEST_FILE,
+    MESH_COLUMNS,
+    SAFE_ID,
+    SCHEMA_ID,
+    SCHEMA_VERSION,
+    TABLES,
+    Column,
+    mesh_path,
+)
 
 _MANIFEST_DOMAIN = "rollbook.source_manifest.v1"
 _CONFIG_DOMAIN = "rollbook.source_config.v1"
@@ -90,6 +100,16 @@ class SourceManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """SHA-256 of the bytes of the other documents."""
     manifest_digest: str = ""
 
+    def arrays(self) -> dict[str, Column]:
+        """The path of every array that the store must have, with its column."""
+        found: dict[str, Column] = {}
+        for shard in self.shards:
+            for table in TABLES:
+                found |= table.paths(shard.shard_id)
+        for sha256 in {scene.mesh_sha256 for scene in self.scenes}:
+            found |= {mesh_path(sha256, column.name): column for column in MESH_COLUMNS}
+        return found
+
     def computed_digest(self) -> str:
         payload = msgspec.to_builtins(self)
         del payload["manifest_digest"]
@@ -113,31 +133,39 @@ def read_manifest(folder: Path) -> SourceManifest:
     if not (folder / MANIFEST_FILE).is_file():
         detail = f"there is no {MANIFEST_FILE} in it" if folder.exists() else "it does not exist"
         raise NotASourceStore(path=str(folder), detail=detail)
-    data = read_document(folder, MANIFEST_FILE)
+    return decoded_manifest(read_document(folder, MANIFEST_FILE), folder)
+
+
+def decoded_manifest(data: bytes, place: AnyPath) -> SourceManifest:
+    """The manifest of the store at a path or URL, from its bytes."""
     try:
         parsed = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotASourceStore(path=str(folder), detail=f"{MANIFEST_FILE}: {error}") from error
+        raise NotASourceStore(path=str(place), detail=f"{MANIFEST_FILE}: {error}") from error
     schema_id = parsed.get("schema_id") if isinstance(parsed, dict) else None
     if schema_id != SCHEMA_ID:
         detail = f"its schema is {schema_id!r}, expected {SCHEMA_ID!r}"
-        raise NotASourceStore(path=str(folder), detail=detail)
+        raise NotASourceStore(path=str(place), detail=detail)
     if parsed.get("schema_version") != SCHEMA_VERSION:
-        raise UnsupportedVersion.of(folder, parsed.get("schema_version"), SCHEMA_VERSION)
-    manifest = decoded(SourceManifest, data, folder, MANIFEST_FILE)
+        raise UnsupportedVersion.of(place, parsed.get("schema_version"), SCHEMA_VERSION)
+    manifest = decoded(SourceManifest, data, place, MANIFEST_FILE)
     if manifest.computed_digest() != manifest.manifest_digest:
         detail = f"{MANIFEST_FILE} is not the one the store was finished with"
-        raise ChecksumMismatch(path=str(folder), detail=detail)
+        raise ChecksumMismatch(path=str(place), detail=detail)
     return manifest
 
 
 def sealed_bytes(folder: Path, manifest: SourceManifest, name: str) -> bytes:
     """The bytes of a document, compared with the digest in the manifest."""
     data = read_document(folder, name)
+    check_document(manifest, name, data, folder)
+    return data
+
+
+def check_document(manifest: SourceManifest, name: str, data: bytes, place: AnyPath) -> None:
     if hashlib.sha256(data).hexdigest() != manifest.files.get(name):
         detail = f"{name} is not the one the store was finished with"
-        raise ChecksumMismatch(path=str(folder), detail=detail)
-    return data
+        raise ChecksumMismatch(path=str(place), detail=detail)
 
 
 def read_document(folder: Path, name: str) -> bytes:
@@ -148,15 +176,15 @@ def read_document(folder: Path, name: str) -> bytes:
         raise StorageError(path=str(folder), detail=detail) from error
 
 
-def decoded(kind: type[T], data: bytes, folder: Path, name: str) -> T:
+def decoded(kind: type[T], data: bytes, place: AnyPath, name: str) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotASourceStore(path=str(folder), detail=f"{name}: {error}") from error
+        raise NotASourceStore(path=str(place), detail=f"{name}: {error}") from error
 
 
-def decoded_lines(kind: type[T], data: bytes, folder: Path, name: str) -> list[T]:
+def decoded_lines(kind: type[T], data: bytes, place: AnyPath, name: str) -> list[T]:
     try:
         return msgspec.json.Decoder(kind).decode_lines(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotASourceStore(path=str(folder), detail=f"{name}: {error}") from error
+        raise NotASourceStore(path=str(place), detail=f"{name}: {error}") from error

@@ -59,6 +59,7 @@ from rollbook.generate.sources.path_notes import crossing_note, crossings
 from rollbook.generate.sources.reader import ActorView
 from rollbook.generate.sources.row_checks import OUTSIDE
 from rollbook.generate.sources.writer import SourceStoreWriter
+from rollbook.notebook import shown_progress
 
 _SEED_DOMAIN = "rollbook.import_seed.v1"
 _NOT_SAFE = re.compile(r"[^A-Za-z0-9._+=-]+")
@@ -106,10 +107,10 @@ def import_source_store(
         rows_per_shard=config.rows_per_shard,
         replace=replace,
     ) as writer:
-        for done, scene in enumerate(scenes, 1):
-            scene.write(writer, classes)
-            if progress is not None:
-                progress(done, len(scenes))
+        with shown_progress("importing scenes", progress) as shown:
+            for done, scene in enumerate(scenes, 1):
+                scene.write(writer, classes)
+                shown(done, len(scenes))
         return ImportReport(writer.finish(), tuple(dict.fromkeys(messages)))
 
 

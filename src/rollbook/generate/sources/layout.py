@@ -223,14 +223,15 @@ def open_array(folder: Path, path: str, column: Column) -> Array:
     """One memory-mapped array of a store. Raises StorageError if it does not match the layout."""
     place = folder / path
     try:
-        values = np.load(place, mmap_mode="r", allow_pickle=False)
+        # not np.load, which would also open archives and pickles
+        values = np.lib.format.open_memmap(place, mode="r")
     except FileNotFoundError as error:
         detail = "it is missing; copy the store again"
         raise StorageError(path=str(place), detail=detail) from error
     except (OSError, ValueError, EOFError, SyntaxError) as error:
         raise TruncatedFile(path=str(place), detail=f"{error}; copy the store again") from error
-    if not isinstance(values, np.ndarray) or not column.fits(values.dtype, values.shape):
-        found = f"{getattr(values, 'dtype', type(values))}{list(getattr(values, 'shape', ()))}"
+    if not column.fits(values.dtype, values.shape):
+        found = f"{values.dtype}{list(values.shape)}"
         detail = f"it holds {found}, expected {column.dtype}{['n', *column.shape]}"
         raise StorageError(path=str(place), detail=detail)
     return values

@@ -28,6 +28,7 @@ from rollbook.generate.sources.documents import SourceManifest
 from rollbook.generate.sources.reader import ActorView
 from rollbook.generate.sources.splits import SplitConfig
 from rollbook.generate.sources.writer import ROWS_PER_SHARD, SourceStoreWriter
+from rollbook.notebook import shown_progress
 
 _SEED_DOMAIN = "rollbook.source_seed.v1"
 _FAMILY_DOMAIN = "rollbook.scene_family.v1"
@@ -182,11 +183,13 @@ def make_source_store(
         rows_per_shard=config.rows_per_shard,
         replace=replace,
     ) as writer:
-        with closing(_made_scenes(config, workers)) as scenes:
+        with (
+            closing(_made_scenes(config, workers)) as scenes,
+            shown_progress("making scenes", progress) as shown,
+        ):
             for done, made in enumerate(scenes, 1):
                 _add(writer, made)
-                if progress is not None:
-                    progress(done, config.scenes)
+                shown(done, config.scenes)
         return writer.finish()
 
 

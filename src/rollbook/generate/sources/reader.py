@@ -6,7 +6,8 @@ A store that is opened actor-only never opens a file under `oracle/`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -37,6 +38,7 @@ from rollbook.generate.sources.layout import (
     CAMERA_FIELDS,
     INDEX_FILE,
     MESH_COLUMNS,
+    MESHES_FOLDER,
     OFFSETS,
     SCENES_FILE,
     SPLITS_FILE,
@@ -48,7 +50,10 @@ from rollbook.generate.sources.layout import (
     part_sha256,
     tables_of,
 )
+from rollbook.generate.sources.remote_source import RemoteSource
 from rollbook.generate.sources.splits import Splits
+from rollbook.notebook import card, table
+from rollbook.store.urls.url_folder import Options, local_path
 
 _OPEN_SHARDS = 64
 """Most open shards. The actor and the oracle part of a shard count as two."""
@@ -203,7 +208,7 @@ def _boxes(columns: Columns) -> Boxes:
 
 
 class SourceStore:
-    """A finished source store. Pickling stores only its path. Rows are copies, so they stay valid without it."""
+    """A finished source store. Pickling stores only its place. Rows are copies, so they stay valid without it."""
 
     def __init__(
         self,
@@ -212,9 +217,12 @@ class SourceStore:
         splits: Splits,
         index: tuple[SourceEntry, ...],
         actor_only: bool,
+        remote: RemoteSource | None = None,
     ) -> None:
         """Used by `open`; call `open` to get a store."""
         self.path = folder
+        """The folder of the store, or of the cache for a store at a URL."""
+        self._remote = remote
         self.manifest = manifest
         self.splits = splits
         self.index = index
@@ -224,23 +232,77 @@ class SourceStore:
         self._mesh = lru_cache(_KEPT_MESHES)(self._load_mesh)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, actor_only: bool = False) -> SourceStore:
-        """Reads the documents and checks their digests. Arrays are opened when they are needed."""
-        folder = Path(path).absolute()
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        actor_only: bool = False,
+        cache_dir: str | os.PathLike[str] | None = None,
+        storage_options: Options | None = None,
+    ) -> SourceStore:
+        """Reads the documents and checks their digests. Arrays are opened when they are needed.
+
+        `path` may be a URL that fsspec supports. Then files are fetched when they are needed into `cache_dir` (default
+        `~/.cache/rollbook/sources`), and stay there. `storage_options` are passed to the filesystem; a pickle of the
+        store has them too, including any keys in them.
+        """
+        place, remote = local_path(path), None
+        if place is None:
+            remote = RemoteSource.open(str(path), cache_dir, storage_options)
+            place = remote.folder
+        folder = place.absolute()
         manifest = read_manifest(folder)
         splits = decoded(Splits, sealed_bytes(folder, manifest, SPLITS_FILE), folder, SPLITS_FILE)
         lines = sealed_bytes(folder, manifest, INDEX_FILE)
         index = tuple(decoded_lines(SourceEntry, lines, folder, INDEX_FILE))
-        return cls(folder, manifest, splits, index, actor_only)
+        return cls(folder, manifest, splits, index, actor_only, remote)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(SourceStore.open, actor_only=self.actor_only), (str(self.path),)
+        options: dict[str, Any] = {"actor_only": self.actor_only}
+        if self._remote is not None:
+            options |= self._remote.open_options
+        return partial(_opened_again, **options), (self.place, self.manifest_digest)
 
     def __repr__(self) -> str:
-        return f"SourceStore({str(self.path)!r}, {len(self)} rows of {len(self.scenes)} scenes)"
+        return f"SourceStore({self.place!r}, {len(self)} rows of {len(self.scenes)} scenes)"
+
+    def _repr_html_(self) -> str:
+        """In a notebook."""
+        counted = Counter(entry.split for entry in self.index)
+        scenes = Counter(split for split, _ in {(each.split, each.scene_id) for each in self.index})
+        rows = [(split, scenes[split], counted[split]) for split in sorted(counted)]
+        facts = [
+            ("contents", f"{len(self):,} rows of {len(self.scenes):,} scenes"),
+            ("manifest", self.manifest_digest),
+            ("place", self.place),
+        ]
+        listed = table(("split", "scenes", "rows"), rows)
+        return card(f"Source store {self.path.name}", facts, listed)
 
     def __len__(self) -> int:
         return len(self.index)
+
+    @property
+    def place(self) -> str:
+        """The path or the URL of the store."""
+        return str(self.path) if self._remote is None else self._remote.url
+
+    def local(self) -> Path:
+        """The folder with all files of the store. Those of a store at a URL are fetched."""
+        if self._remote is not None:
+            self._remote.fetch_all()
+        return self.path
+
+    def size_bytes(self) -> int:
+        """The size of all files, here or at the URL."""
+        if self._remote is not None:
+            return self._remote.size_bytes()
+        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+
+    def _fetch(self, paths: Iterable[str]) -> None:
+        """Fetch files of a store at a URL, before they are opened."""
+        if self._remote is not None:
+            self._remote.fetch(paths)
 
     @property
     def manifest_digest(self) -> str:
@@ -320,6 +382,7 @@ class SourceStore:
 
     def _open_shard(self, shard_id: str, tree: Tree) -> dict[str, _ShardTable]:
         self._refuse_oracle(tree)
+        self._fetch(path for table in tables_of(tree) for path in table.paths(shard_id))
         return {table.name: _ShardTable(self.path, table, shard_id) for table in tables_of(tree)}
 
     # ------------------------------------------------------------------------------------ scenes
@@ -332,6 +395,7 @@ class SourceStore:
     def geometry_facts(self) -> dict[str, SceneGeometryFacts]:
         """Size, bounds and recipe of every scene, by its id."""
         self._refuse_oracle("oracle")
+        self._fetch([SCENES_FILE])
         data = sealed_bytes(self.path, self.manifest, SCENES_FILE)
         lines = decoded_lines(SceneGeometryFacts, data, self.path, SCENES_FILE)
         return {facts.scene_id: facts for facts in lines}
@@ -345,13 +409,14 @@ class SourceStore:
 
     def _load_mesh(self, scene_id: str) -> TriangleMesh:
         expected = self._mesh_sha256[scene_id]
+        self._fetch(mesh_path(expected, column.name) for column in MESH_COLUMNS)
         columns = [
             np.array(open_array(self.path, mesh_path(expected, column.name), column))
             for column in MESH_COLUMNS
         ]
         mesh = TriangleMesh(*columns, name=scene_id)
         if mesh.sha256 != expected:
-            place = str(self.path / mesh_path(expected, ""))
+            place = str(self.path / MESHES_FOLDER / expected)
             raise ChecksumMismatch(path=place, detail=f"its content gives {mesh.sha256}")
         return mesh
 
@@ -359,6 +424,15 @@ class SourceStore:
         if tree == "oracle" and self.actor_only:
             message = f"{self.path} was opened actor-only: files under oracle/ stay closed"
             raise ConfigurationError(message=message)
+
+
+def _opened_again(place: str, manifest_digest: str, **options: Any) -> SourceStore:
+    """The store that was pickled. Refuses another one that took its place meanwhile."""
+    store = SourceStore.open(place, **options)
+    if store.manifest_digest != manifest_digest:
+        detail = "another source store took its place meanwhile; start again"
+        raise ChecksumMismatch(path=place, detail=detail)
+    return store
 
 
 class _ShardTable:

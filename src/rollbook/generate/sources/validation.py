@@ -21,6 +21,7 @@ from rollbook.generate.sources.checks import (
     check_scenes,
     check_splits,
     path_notes,
+    shared_mesh_notes,
 )
 from rollbook.generate.sources.documents import (
     SourceManifest,
@@ -30,6 +31,7 @@ from rollbook.generate.sources.documents import (
 )
 from rollbook.generate.sources.layout import MANIFEST_FILE
 from rollbook.generate.sources.row_checks import ROW_CODES
+from rollbook.notebook import shown_progress
 from rollbook.store.checks.violation import Violation
 
 CODES = {
@@ -72,7 +74,7 @@ class SourceValidation:
     scenes: int
     violations: tuple[Violation, ...]
     notes: tuple[str, ...] = ()
-    """Facts that may surprise and are no violations: paths that pass through surfaces."""
+    """Facts that may surprise and are no violations: paths that pass through surfaces, a mesh in two splits."""
 
     @property
     def ok(self) -> bool:
@@ -93,16 +95,17 @@ def validate_source_store(
         code = "unsupported_version" if isinstance(error, UnsupportedVersion) else None
         violation = Violation(code or "not_a_source_store", "", str(error))
         return SourceValidation(folder, 0, 0, (violation,))
-    checked = CheckedStore(folder, manifest, deep, progress or (lambda done, total: None))
-    found += checked.reported
-    for check in _CHECKS:
-        found += check(checked)
+    with shown_progress("validating the source store", progress) as shown:
+        checked = CheckedStore(folder, manifest, deep, shown)
+        found += checked.reported
+        for check in _CHECKS:
+            found += check(checked)
     return SourceValidation(
         folder,
         len(checked.store.index),
         len(manifest.scenes),
         tuple(found),
-        tuple(path_notes(checked)),
+        (*shared_mesh_notes(checked), *path_notes(checked)),
     )
 
 
