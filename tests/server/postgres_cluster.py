@@ -17,6 +17,7 @@ import psycopg
 from psycopg import sql
 
 from tests.leash import tie
+from tests.scratch import scratch_root
 from tests.server.serving import children
 
 APP_ROLE = "rollbook_app"
@@ -35,7 +36,7 @@ class PostgresCluster:
     end."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="rollbook-pg-")
+        self._folder = tempfile.TemporaryDirectory(prefix="rollbook-pg-", dir=scratch_root())
         self._data = Path(self._folder.name) / "data"
         self._numbers = count()
         self._template_made = False

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from rollbook.server.accounts.keys import hash_of, matches, parse_api_key
-from rollbook.server.bootstrap import Bootstrapped, bootstrap, first_start
+from rollbook.server.bootstrap import Bootstrapped, bootstrap, first_start, owner_link
 from rollbook.server.db.engine import NOBODY, Database, Tenant
 from rollbook.server.queries import (
     Scope,
     key_by_id,
     organisation_ids,
     organisations_of_user,
+    set_password,
     use_sign_in_link,
 )
 from rollbook.server.settings import Settings
@@ -42,6 +44,21 @@ def test_the_first_start_makes_all_one_needs_and_later_ones_nothing(database: Da
     assert made.email == "owner@localhost"
     check_usable(database, made)
     assert first_start(database) is None
+
+
+def test_until_the_owner_has_a_password_every_start_gives_a_new_link(database: Database) -> None:
+    made = first_start(database)
+    assert made is not None
+    tokens = [owner_link(database) for _ in range(2)]
+    assert len({made.sign_in_token, *tokens}) == 3
+    for token in tokens:
+        assert token is not None
+        used = partial(use_sign_in_link, token_hash=hash_of(token))
+        let_in = database.write_now(NOBODY, used)
+        assert let_in is not None
+        assert let_in.id == made.user_id
+    database.write_now(NOBODY, lambda connection: set_password(connection, made.user_id, "a hash"))
+    assert owner_link(database) is None
 
 
 def test_of_many_first_starts_at_once_one_makes_it(database: Database) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -158,7 +159,8 @@ def test_an_s3_that_does_not_answer_yet_is_a_warning_and_the_key_is_printed(
     options = ("--blobs", f"s3://{BUCKET}", "--s3-endpoint", s3.url)
     with serving(tmp_path / "data", *options, environment=S3_ACCESS, ready=False) as server:
         assert server.api_key
-        assert "warning: blobs: S3 does not answer" in server.log_path.read_text()
+        # S3 itself was asked, or the check gave up waiting for it
+        assert re.search(r"warning: blobs: \S+ does not answer", server.log_path.read_text())
         readyz = f"{server.base_url}/readyz"
         assert httpx.get(readyz).status_code == 503
         with s3:

@@ -9,18 +9,26 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
 from rollbook.app import create_app
+from rollbook.contracts.policy import PolicyRevision
+from rollbook.server.db.columns import new_id
+from rollbook.server.db.engine import Tenant
+from rollbook.server.db.open import open_database
+from rollbook.server.queries import Scope
 from rollbook.server.settings import Settings
+from tests.portal.pairs_world import trainer_batch
 from tests.server.people import House, Person, house, web
 from tests.server.running import Access, RunningServer
 
@@ -44,10 +52,12 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/api/ingest/episode/{episode_id}/upload/{upload_id}/complete"): {},
     ("DELETE", "/api/ingest/episode/{episode_id}/upload/{upload_id}"): None,
     ("DELETE", "/api/keys/{key_id}"): None,
+    ("GET", "/keys/{key_id}/revoke"): None,
     ("POST", "/keys/{key_id}/revoke"): {},
     ("PATCH", "/api/members/{user_id}"): {"role": "viewer"},
     ("DELETE", "/api/members/{user_id}"): None,
     ("POST", "/members/{user_id}/role"): {"role": "viewer"},
+    ("GET", "/members/{user_id}/remove"): None,
     ("POST", "/members/{user_id}/remove"): {},
     ("DELETE", "/api/invitations/{invitation_id}"): None,
     ("POST", "/invitations/{invitation_id}/withdraw"): {},
@@ -56,16 +66,66 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/api/ingest/eval-run/{eval_run_id}/finalize"): {"status": "completed"},
     ("GET", "/api/eval-runs/{eval_run_id}"): None,
     ("GET", "/api/eval-runs/{eval_run_id}/results"): None,
+    ("GET", "/api/eval-runs/{eval_run_id}/attempts"): None,
+    ("GET", "/api/eval-runs/{eval_run_id}/evidence"): None,
+    ("GET", "/api/episodes/{episode_id}/eval-runs"): None,
+    ("GET", "/api/policy-revisions/{revision_id}"): None,
+    ("GET", "/api/trainer-batches/{batch_id}"): None,
     ("POST", "/api/eval-runs/{eval_run_id}/cancel"): None,
+    ("GET", "/portal/evals/{eval_run_id}"): None,
+    ("GET", "/portal/evals/{eval_run_id}/progress"): None,
+    ("GET", "/portal/evals/{eval_run_id}/export.csv"): None,
+    ("GET", "/portal/evals/{eval_run_id}/export.json"): None,
+    ("GET", "/portal/evals/{eval_run_id}/report"): None,
     ("DELETE", "/api/eval-runs/{eval_run_id}"): None,
     ("PATCH", "/api/scenarios/{scenario_id}"): {"active": False},
     ("DELETE", "/api/scenarios/{scenario_id}"): None,
     ("DELETE", "/api/webhooks/{webhook_id}"): None,
     ("GET", "/api/webhooks/{webhook_id}/deliveries"): None,
     ("POST", "/api/webhooks/{webhook_id}/test"): None,
+    ("POST", "/api/webhooks/{webhook_id}/pause"): None,
+    ("POST", "/api/webhooks/{webhook_id}/resume"): None,
     ("DELETE", "/api/retention/{policy_id}"): None,
+    ("GET", "/api/gates/{gate_name}"): None,
+    ("DELETE", "/api/gates/{gate_name}"): None,
+    ("GET", "/api/stores/{store_id}"): None,
+    ("DELETE", "/api/stores/{store_id}"): None,
+    ("GET", "/portal/stores/{store_id}"): None,
+    ("POST", "/portal/stores/{store_id}/verify"): {},
+    ("GET", "/portal/stores/{store_id}/remove"): None,
+    ("POST", "/portal/stores/{store_id}/remove"): {},
+    ("GET", "/portal/stores/{store_id}/rollouts"): None,
+    ("GET", "/portal/stores/{store_id}/targets"): None,
+    ("GET", "/portal/stores/{store_id}/suspicious"): None,
     ("POST", "/api/episodes/{episode_id}/hold"): {"reason": "mine"},
+    ("GET", "/portal/settings/gates/{gate_name}/unlock"): None,
+    ("POST", "/portal/settings/gates/{gate_name}/unlock"): {},
+    ("POST", "/portal/settings/retention/{policy_id}/delete"): {},
+    ("GET", "/portal/settings/webhooks/{webhook_id}"): None,
+    ("POST", "/portal/settings/webhooks/{webhook_id}/test"): {},
+    ("POST", "/portal/settings/webhooks/{webhook_id}/pause"): {},
+    ("GET", "/portal/settings/webhooks/{webhook_id}/delete"): None,
+    ("POST", "/portal/settings/webhooks/{webhook_id}/delete"): {},
     ("DELETE", "/api/episodes/{episode_id}/hold"): None,
+    ("GET", "/portal/evals/{eval_run_id}/pairs/{baseline_id}"): None,
+    ("GET", "/portal/evals/{eval_run_id}/pairs/{baseline_id}/tracks"): None,
+    ("GET", "/portal/lineage/{revision_id}"): None,
+    ("GET", "/portal/scenarios/{scenario_id}"): None,
+    ("POST", "/portal/scenarios/{scenario_id}"): {"severity": "info", "active": "false"},
+    ("GET", "/portal/scenarios/{scenario_id}/remove"): None,
+    ("POST", "/portal/scenarios/{scenario_id}/remove"): {"confirmation": "remove"},
+    ("GET", "/portal/episodes/{episode_id}"): None,
+    ("GET", "/portal/episodes/{episode_id}/video"): None,
+    ("GET", "/portal/episodes/{episode_id}/promote"): None,
+    ("POST", "/portal/episodes/{episode_id}/promote"): {"severity": "critical"},
+    ("GET", "/portal/episodes/{episode_id}/tracks"): None,
+    ("GET", "/api/episodes/{episode_id}/findings"): None,
+    ("POST", "/portal/episodes/{episode_id}/analysis"): {},
+    ("GET", "/portal/episodes/{episode_id}/frames/{array:path}/{index}"): None,
+    ("GET", "/portal/stores/{store_id}/rollouts/{row}"): None,
+    ("GET", "/portal/stores/{store_id}/rollouts/{row}/scene"): None,
+    ("GET", "/portal/stores/{store_id}/rollouts/{row}/steps/{step}"): None,
+    ("GET", "/portal/stores/{store_id}/rollouts/{row}/depth/{step}"): None,
 }
 """Routes with ids in their path, and what is sent to them: everything about it is right but the id."""
 
@@ -74,12 +134,17 @@ IDS_IN_BODIES: dict[tuple[str, str], Callable[[dict[str, str]], Any]] = {
         "episodes": [{"episode_id": ids["episode_id"], "status": "ready"}]
     },
     ("POST", "/api/episodes/lookup"): lambda ids: {"ids": [ids["episode_id"]]},
+    ("GET", "/portal/side-by-side"): lambda ids: {"episode": [ids["episode_id"], ids["org_id"]]},
     ("POST", "/api/episodes/artifacts"): lambda ids: {
         "artifacts": [{"episode_id": ids["episode_id"], "kind": "sensors"}]
     },
     ("POST", "/api/ingest/eval-run"): lambda ids: {
         "candidate_policy_version": "v2",
         "baseline_episode_ids": [ids["episode_id"]],
+    },
+    ("POST", "/api/policy-revisions"): lambda ids: {
+        "revision": _revision("of nobody"),
+        "episode_ids": [ids["episode_id"]],
     },
     ("POST", "/api/verify/promote"): lambda ids: {"baseline_episode_id": ids["episode_id"]},
     ("POST", "/api/verify/result"): lambda ids: {
@@ -88,10 +153,19 @@ IDS_IN_BODIES: dict[tuple[str, str], Callable[[dict[str, str]], Any]] = {
         "metrics": {},
     },
     ("POST", "/api/organisation"): lambda ids: {"org_id": ids["org_id"]},
+    ("POST", "/portal/organisations"): lambda ids: {"org_id": ids["org_id"]},
     ("POST", "/cli/auth"): lambda ids: {
         "code": "BCDF-GHJK",
         "decision": "approve",
         "org_id": ids["org_id"],
+    },
+    **{
+        ("POST", f"/portal/episodes/{action}"): lambda ids: {
+            "episode": ids["episode_id"],
+            "add": "mine",
+            "confirm": "delete",
+        }
+        for action in ("baselines", "side-by-side", "tag", "archive", "restore", "delete")
     },
 }
 
@@ -131,18 +205,57 @@ WITHOUT_IDS = {
     ("POST", "/api/verify/check"),
     ("GET", "/api/webhooks"),
     ("POST", "/api/webhooks"),
+    ("GET", "/api/gates"),
+    ("GET", "/api/stores"),
+    ("POST", "/api/stores"),
+    ("GET", "/portal/stores"),
+    ("POST", "/portal/stores"),
+    ("GET", "/api/fresh-baselines"),
     ("GET", "/api/retention"),
     ("POST", "/api/retention"),
     ("POST", "/api/retention/preview"),
     ("GET", "/api/holds"),
     ("GET", "/api/usage"),
-    ("GET", "/pages.css"),
+    ("GET", "/"),
+    ("GET", "/favicon.ico"),
+    ("HEAD", "/favicon.ico"),
+    ("GET", "/portal/api-keys"),
+    ("GET", "/portal/organisations"),
+    ("GET", "/portal/settings"),
+    ("GET", "/portal/settings/quotas"),
+    ("GET", "/portal/settings/gates"),
+    ("POST", "/portal/settings/gates"),
+    ("GET", "/portal/settings/retention"),
+    ("POST", "/portal/settings/retention"),
+    ("GET", "/portal/settings/webhooks"),
+    ("POST", "/portal/settings/webhooks"),
+    ("GET", "/portal/settings/audit"),
+    ("GET", "/portal"),
+    ("GET", "/portal/find"),
+    ("POST", "/portal/first-key"),
+    ("GET", "/portal/evals"),
+    ("GET", "/portal/trends"),
+    ("GET", "/portal/lineage"),
+    ("GET", "/portal/compare"),
+    ("GET", "/portal/scenarios"),
+    ("GET", "/portal/verify"),
+    ("GET", "/portal/gate"),
+    ("GET", "/portal/episodes"),
+    ("GET", "/api/evidence-key"),
     ("GET", "/healthz"),
     ("GET", "/readyz"),
     ("GET", "/api/openapi.json"),
     ("GET", "/api/docs"),
 }
 """They act on whoever asks, or on the holder of a secret. Lists are looked at below."""
+
+BY_OWN_NAME = {
+    ("PUT", "/api/gates/{gate_name}"),
+    ("GET", "/static/{digest}/{name}"),
+    ("HEAD", "/static/{digest}/{name}"),
+}
+"""The caller chooses the name: a name that another organisation uses is as free as any other. Static files belong to
+nobody."""
 
 BY_SIGNATURE = {"/blobs", "/blobs/{token:path}"}
 """A signed token decides alone; the tests of blobs alter it."""
@@ -156,13 +269,13 @@ def test_every_route_is_listed_here(tmp_path: Path) -> None:
         if isinstance(each, APIRoute | Route) and each.path not in BY_SIGNATURE
         for method in each.methods or ()
     }
-    listed = {*BODIES, *IDS_IN_BODIES, *WITHOUT_IDS}
+    listed = {*BODIES, *IDS_IN_BODIES, *WITHOUT_IDS, *BY_OWN_NAME}
     assert routes - listed == set(), (
         "new routes: list them, so that they are tried with foreign ids"
     )
     assert listed - routes == set(), "routes that are gone"
     with_ids = {route for route in routes if "{" in route[1]}
-    assert with_ids == set(BODIES)
+    assert with_ids == set(BODIES) | BY_OWN_NAME
 
 
 # -------------------------------------------------------------------------------------- two tenants
@@ -189,16 +302,44 @@ UNKNOWN = {
     "scenario_id": "01890000-0000-7000-8000-000000000006",
     "webhook_id": "01890000-0000-7000-8000-000000000007",
     "policy_id": "01890000-0000-7000-8000-000000000008",
+    "revision_id": "01890000-0000-7000-8000-000000000009",
+    "baseline_id": "01890000-0000-7000-8000-000000000000",
     "key_id": "Unknown000",
+    "store_id": "01890000-0000-7000-8000-000000000009",
+    "batch_id": "unknown",
+    "gate_name": "unknown",
     "kind": "sensors",
+    "array": "camera",
+    "index": "0",
+    "row": "0",
+    "step": "1",
 }
+NOT_IDS = ("kind", "array", "index", "row", "step")
 
 
 @pytest.fixture(scope="module")
 def tenants(house: House) -> Tenants:
     first, second = house.owner, house.other_owner
     key = house.server.new_key("admin")
-    return Tenants(house.server, first, second, key, _things_of(first), _things_of(second))
+    mine, foreign = _things_of(first), _things_of(second)
+    for things in (mine, foreign):
+        things["store_id"] = _store_of(house.server, things["org_id"])
+    return Tenants(house.server, first, second, key, mine, foreign)
+
+
+def _store_of(server: RunningServer, org_id: str) -> str:
+    """Written beside the server: this one has no folder from which stores could be registered."""
+    settings = Settings.load(server.data_dir, **server.overrides)
+    seen = {"manifest_sha256": None, "content_sha256": None, "counts": None}
+    with closing(open_database(settings.database_url)) as database:
+        made = database.write_now(
+            Tenant(org_id=org_id),
+            lambda connection: Scope(connection, org_id).add_store(
+                f"of {org_id}", f"/stores/{new_id()}", "test", seen
+            ),
+        )
+    assert made is not None
+    return made.id
 
 
 def _things_of(person: Person) -> dict[str, str]:
@@ -222,9 +363,16 @@ def _things_of(person: Person) -> dict[str, str]:
             "id"
         ],
         "key_id": person.call("POST", "/api/keys", json={}).json()["key"]["key_id"],
+        "gate_name": _locked_gate_of(person, f"of-{who['organisation']['id']}"),
         "kind": "sensors",
         **_evals_of(person, episode["episode_id"]),
     }
+
+
+def _locked_gate_of(person: Person, name: str) -> str:
+    locked = person.call("PUT", f"/api/gates/{name}", json={"gate": {}})
+    assert locked.json()["name"] == name
+    return name
 
 
 def _evals_of(person: Person, episode_id: str) -> dict[str, str]:
@@ -233,16 +381,34 @@ def _evals_of(person: Person, episode_id: str) -> dict[str, str]:
     scenario = person.call("POST", "/api/verify/promote", json={"baseline_episode_id": episode_id})
     hook = {"url": "https://hook.example", "events": ["eval_run.completed"]}
     webhook = person.call("POST", "/api/webhooks", json=hook)
+    revision = msgspec.convert(_revision(f"of {episode_id}"), PolicyRevision)
+    batch = trainer_batch(f"batch of {episode_id}", revision, revision, 2)
+    told = {"revision": _revision(f"of {episode_id}"), "batches": [msgspec.to_builtins(batch)]}
+    recorded = person.call("POST", "/api/policy-revisions", json=told)
     return {
         "eval_run_id": run.json()["eval_run_id"],
         "scenario_id": scenario.json()["scenario_id"],
         "webhook_id": webhook.json()["id"],
+        "revision_id": recorded.json()["id"],
+        "batch_id": batch.batch_id,
+        "baseline_id": episode_id,
+    }
+
+
+def _revision(name: str) -> dict[str, Any]:
+    return {
+        "policy_family": name,
+        "revision_id": name,
+        "policy_digest": "weights",
+        "produced_at_ms": 1,
     }
 
 
 def _by_session(tenants: Tenants) -> Send:
     def send(method: str, path: str, body: Any) -> httpx.Response:
-        if path.startswith("/api/"):
+        if method == "GET" and body is not None:
+            return tenants.first.get(path, params=body)
+        if path.startswith("/api/") or method == "GET":
             return tenants.first.call(method, path, json=body)
         return tenants.first.submit(path, **body)
 
@@ -263,15 +429,16 @@ def _told(answer: httpx.Response) -> tuple[int, bytes, set[str]]:
 
 def _paths(tenants: Tenants, path: str) -> tuple[list[str], str]:
     """The path with each of its ids foreign, also beside an id of one's own; and with all of them unknown."""
+    path = path.replace(":path}", "}")
     names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
-    ids = [name for name in names if name != "kind"]
+    ids = [name for name in names if name not in NOT_IDS]
     mixed = []
     for choice in product(("mine", "foreign"), repeat=len(ids)):
         if "foreign" in choice:
             chosen = {
                 name: getattr(tenants, whose)[name] for name, whose in zip(ids, choice, strict=True)
             }
-            mixed.append(path.format(**{"kind": "sensors", **chosen}))
+            mixed.append(path.format(**{**UNKNOWN, **chosen}))
     return mixed, path.format(**UNKNOWN)
 
 
@@ -301,6 +468,17 @@ def test_a_foreign_id_is_an_unknown_id_to_a_key(tenants: Tenants, method: str, p
     assert expected[0] == (403 if path.startswith(people) else 404)
     for each in foreign:
         assert _told(send(method, each, body)) == expected, each
+
+
+def test_a_gate_locked_under_the_name_of_a_foreign_one_is_another_gate(tenants: Tenants) -> None:
+    path = "/api/gates/release"
+    before = tenants.second.call("PUT", path, json={"gate": {}}).json()
+    stricter = {"gate": {"n_min": 777}}
+    assert tenants.first.call("PUT", path, json=stricter).json()["gate"]["n_min"] == 777
+    assert tenants.second.get(path).json() == before
+    assert tenants.first.call("DELETE", path).status_code == 200
+    assert tenants.second.get(path).json() == before
+    assert tenants.second.call("DELETE", path).status_code == 200
 
 
 @pytest.mark.parametrize(("method", "path"), IDS_IN_BODIES)
@@ -337,6 +515,8 @@ def test_a_foreign_id_in_a_body_is_an_unknown_id(tenants: Tenants, method: str, 
         "/api/eval-runs",
         "/api/scenarios",
         "/api/webhooks",
+        "/api/gates",
+        "/api/stores",
     ],
 )
 def test_a_list_holds_nothing_of_others(tenants: Tenants, path: str) -> None:
@@ -401,17 +581,17 @@ def test_whatever_was_tried_nothing_of_others_has_changed(tenants: Tenants) -> N
 
 @pytest.mark.slow
 def test_a_foreign_id_takes_as_long_as_an_unknown_one(tenants: Tenants) -> None:
-    """Medians of requests taken in turn."""
+    """The quickest tenth of each, taken in turn: a busy machine delays requests, and speeds none up."""
     paths = {
         "foreign": f"/api/episodes/{tenants.foreign['episode_id']}",
         "unknown": f"/api/episodes/{UNKNOWN['episode_id']}",
     }
     times: dict[str, list[float]] = {name: [] for name in paths}
     with tenants.server.client() as client:
-        for _ in range(200):
-            for name, path in paths.items():
+        for turn in range(200):
+            for name in sorted(paths, reverse=bool(turn % 2)):
                 began = time.perf_counter()
-                client.get(path)
+                client.get(paths[name])
                 times[name].append(time.perf_counter() - began)
-    medians = {name: statistics.median(each) for name, each in times.items()}
-    assert max(medians.values()) / min(medians.values()) < 1.5, json.dumps(medians)
+    quick = {name: statistics.quantiles(each, n=10)[0] for name, each in times.items()}
+    assert max(quick.values()) / min(quick.values()) < 1.5, json.dumps(quick)

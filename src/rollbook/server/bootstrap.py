@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from rollbook.errors import AlreadyTaken
 from rollbook.server.accounts.keys import hash_of, new_api_key
 from rollbook.server.db.columns import new_id, now_us
-from rollbook.server.db.engine import Database, Tenant
+from rollbook.server.db.engine import NOBODY, Database, Tenant
 from rollbook.server.queries import (
     Scope,
     UserRow,
@@ -19,6 +19,7 @@ from rollbook.server.queries import (
     create_user,
     organisation_ids,
     user_by_email,
+    user_by_id,
 )
 
 SIGN_IN_LINK_LASTS_S = 24 * 3600
@@ -62,6 +63,29 @@ def first_start(
     return db.write_now(Tenant(org_id=org_id), make_if_empty)
 
 
+def owner_link(db: Database) -> str | None:
+    """The token of a new sign-in link, while no owner of the first organisation has a password: without a link nobody
+    could sign in. None as soon as one has."""
+    org_id, *_ = db.read_now(NOBODY, organisation_ids)
+
+    def make(connection: sa.Connection) -> str | None:
+        members = Scope(connection, org_id).members()
+        owners = [user_by_id(connection, each.user_id) for each in members if each.role == "owner"]
+        if not owners or any(each is None or each.password_hash for each in owners):
+            return None
+        token = secrets.token_urlsafe(32)
+        owner = next(each for each in members if each.role == "owner")
+        _create_link(connection, token, owner.user_id)
+        return token
+
+    return db.write_now(Tenant(org_id=org_id), make)
+
+
+def _create_link(connection: sa.Connection, token: str, user_id: str) -> None:
+    expires_at_us = now_us() + SIGN_IN_LINK_LASTS_S * 1_000_000
+    create_sign_in_link(connection, hash_of(token), user_id, expires_at_us=expires_at_us)
+
+
 def _make(connection: sa.Connection, org_id: str, org_name: str, email: str | None) -> Bootstrapped:
     scope = Scope(connection, org_id)
     create_organisation(connection, org_id, org_name)
@@ -71,8 +95,7 @@ def _make(connection: sa.Connection, org_id: str, org_name: str, email: str | No
     prefix = api_key.split("_", 1)[0]
     scope.create_key(key_id, secret_hash, prefix=prefix, label="first key", created_by=owner.id)
     token = secrets.token_urlsafe(32)
-    expires_at_us = now_us() + SIGN_IN_LINK_LASTS_S * 1_000_000
-    create_sign_in_link(connection, hash_of(token), owner.id, expires_at_us=expires_at_us)
+    _create_link(connection, token, owner.id)
     scope.audit("organisation.created", actor=owner.id, subject=org_id, detail={"key_id": key_id})
     return Bootstrapped(org_id, owner.id, owner.email, api_key, token)
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from starlette.requests import Request
@@ -23,15 +23,18 @@ from rollbook.server.db.columns import now_us
 from rollbook.server.db.engine import Database, Tenant
 from rollbook.server.http.limits import AttemptLimits, RateLimits
 from rollbook.server.http.responses import Problem
+from rollbook.server.kept_values import KeptValues
 from rollbook.server.logs import Log
 from rollbook.server.metrics import Metrics
 from rollbook.server.queries import KeyRow, Scope
 from rollbook.server.settings import Settings
+from rollbook.server.store_files.open_stores import OpenStores
 
 T = TypeVar("T")
 ScopedWork: TypeAlias = "Callable[[Scope], T]"
 
 _MOST_KEYS = 10_000
+_MOST_KEPT_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +73,32 @@ class ServerContext:
         default_factory=lambda: asyncio.Semaphore(os.cpu_count() or 1)
     )
     """Inspecting a video is a process of its own; more processes than cores would not finish sooner."""
+    recording_turns: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(max(2, os.cpu_count() or 1))
+    )
+    """Held while the arrays of a recording are read, so that many readers do not fill the memory."""
+    kept: KeptValues = field(default_factory=lambda: KeptValues(_MOST_KEPT_BYTES))
+    """What was read from recordings, for the next request. Keys begin with the object key, which names the tenant."""
     large_bodies: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """Held by a request with a large body, from decoding it until it is answered."""
     renditions_wanted: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     """Organisations with a new video to transcode."""
     deliveries_wanted: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     """Organisations with a webhook delivery that is due."""
+    store_tasks: dict[tuple[str, str], asyncio.Task[Any]] = field(default_factory=dict)
+    """Work on registered stores that is under way in this process: its kind, and what it is about."""
+    store_turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """Held by work that reads a whole store."""
     known_keys: KnownKeys = field(default_factory=lambda: KnownKeys(_MOST_KEYS))
     known_hosts: frozenset[str] = field(init=False)
+    stores: OpenStores = field(init=False)
+    """Rollout stores that are registered here and open now."""
     limits: RateLimits = field(init=False)
     attempts: AttemptLimits = field(init=False)
 
     def __post_init__(self) -> None:
         self.known_hosts = self.settings.known_hosts
+        self.stores = OpenStores(self.settings)
         self.limits = RateLimits(self.settings)
         self.attempts = AttemptLimits(self.settings.sign_ins_per_minute)
 

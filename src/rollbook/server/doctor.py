@@ -18,6 +18,7 @@ from rollbook.server.db.engine import NOBODY, Database, Tenant
 from rollbook.server.db.open import open_database
 from rollbook.server.queries import ArtifactRow, Scope, Usage, organisation_ids
 from rollbook.server.settings import Settings
+from rollbook.server.store_files.root_checks import examine_roots
 
 _LITTLE_ROOM = 1 << 30
 
@@ -42,6 +43,7 @@ def examine(settings: Settings, *, deep: bool = False) -> list[Finding]:
         *(_organisations(settings) if usable else ()),
         blobs,
         *(_objects(settings, deep) if usable and blobs.passed else ()),
+        *examine_roots(settings, _organisation_ids(settings) if usable else None),
     ]
 
 
@@ -61,6 +63,11 @@ def _organisations(settings: Settings) -> list[Finding]:
     with closing(open_database(settings.database_url)) as database:
         ids = database.read_now(NOBODY, organisation_ids)
         return [_organisation(database, org_id) for org_id in ids]
+
+
+def _organisation_ids(settings: Settings) -> list[str]:
+    with closing(open_database(settings.database_url)) as database:
+        return database.read_now(NOBODY, organisation_ids)
 
 
 class _CountedAgain(Exception):

@@ -102,6 +102,9 @@ class Settings:
     """How often a process looks for deliveries that others left; 0 leaves deliveries to other processes."""
     webhook_log_s: float = 30 * 86_400.0
     """How long the log of deliveries is kept."""
+    store_roots: tuple[str, ...] = ()
+    """Where rollout stores may lie that people register: `[ORG=]FOLDER` or `[ORG=]s3://bucket/prefix`. A root belongs
+    to the organisation with this id; without one to the first organisation of the server."""
     shutdown_grace_s: int = 30
     """Seconds after SIGTERM within which a process ends. Running requests get all but the last 5."""
 
@@ -126,6 +129,8 @@ class Settings:
         hosts = given.get("allowed_hosts", ())
         values["allowed_hosts"] = tuple(hosts.split(",") if isinstance(hosts, str) else hosts)
         values["trusted_proxies"] = _proxies(given.get("trusted_proxies", ()))
+        roots = given.get("store_roots", ())
+        values["store_roots"] = (roots,) if isinstance(roots, str) else tuple(map(str, roots))
         _check_numbers(values)
         return cls(data_dir=folder, **values)
 

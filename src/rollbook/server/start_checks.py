@@ -18,6 +18,7 @@ from rollbook.server.db.checks import examine_role
 from rollbook.server.db.open import open_database
 from rollbook.server.metrics import check_address
 from rollbook.server.settings import Settings
+from rollbook.server.store_files.root_checks import examine_roots
 
 _LONGEST_CHECK_S = 5.0
 
@@ -30,6 +31,9 @@ def check_settings(settings: Settings, warn: Callable[[str], None]) -> None:
     """
     if settings.metrics_address is not None:
         check_address(settings.metrics_address, taken=(settings.host, settings.port))
+    for finding in examine_roots(settings):
+        if not finding.passed:
+            warn(f"{finding.subject}: {finding.detail}")
     try:
         asyncio.run(_check_blobs(settings))
     except (TimeoutError, BlobStoreUnavailable) as error:

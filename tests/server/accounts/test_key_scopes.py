@@ -388,7 +388,7 @@ def test_a_device_gets_the_scope_that_it_asked_for_and_a_person_saw(
         "write": "record, read and evaluate",
         "admin": "also change scenarios and webhooks",
     }
-    assert f"({words[scope]}" in page
+    assert words[scope] in page
     assert "left arm" in page
     owner.submit("/cli/auth", code=login["user_code"], decision="approve")
     key = _fetched(server, login)["key"]

@@ -84,9 +84,11 @@ def test_an_error_of_the_work_itself_does_not_wait_for_the_rollback(
 def test_work_that_finds_no_thread_in_time_is_never_done(database: PostgresDatabase) -> None:
     leave, done = threading.Event(), threading.Event()
     busy = database.submit_read(NOBODY, lambda _: leave.wait())
-    with pytest.raises(DatabaseUnavailable, match="all its connections are in use"):
-        asyncio.run(database.write(NOBODY, lambda _: done.set()))
-    leave.set()
+    try:
+        with pytest.raises(DatabaseUnavailable, match="all its connections are in use"):
+            asyncio.run(database.write(NOBODY, lambda _: done.set()))
+    finally:
+        leave.set()
     busy.result()
     assert one(database) == 1
     assert not done.is_set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -107,6 +107,53 @@ CALLS: dict[str, Callable[[Scope, Ids], Any]] = {
     "organisation": lambda scope, ids: None if scope.organisation().id != ids.org else MARK,  # type: ignore[union-attr]
     "parts": lambda scope, ids: scope.parts(ids.upload),
     "policy_revisions": lambda scope, ids: scope.policy_revisions([ids.policy_revision]),
+    "add_training_source": lambda scope, ids: scope.add_training_source(
+        ids.policy_revision, "store", "stolen", {}
+    ),
+    "training_source": lambda scope, ids: scope.training_source(ids.policy_revision, "batch", MARK),
+    "training_sources": lambda scope, ids: scope.training_sources(ids.policy_revision),
+    "ancestry_of": lambda scope, ids: scope.ancestry_of(REVISION),
+    "batches_named": lambda scope, ids: scope.batches_named(MARK),
+    "keep_evidence": lambda scope, ids: scope.keep_evidence(ids.eval_run, {"stolen": True}),
+    "evidence_of": lambda scope, ids: scope.evidence_of(ids.eval_run),
+    "episode_origins": lambda scope, ids: scope.episode_origins([ids.episode]),
+    "batch_records": lambda scope, ids: scope.batch_records(ids.policy_revision),
+    "revision_rows": lambda scope, ids: scope.revision_rows()[0],
+    "revisions_named": lambda scope, ids: [
+        *scope.revisions_named(ids.policy_revision),
+        *scope.revisions_named(REVISION.revision_id),
+    ],
+    "family_of": lambda scope, ids: scope.family_of(REVISION),
+    "episodes_of_policy": lambda scope, ids: (
+        scope.episodes_of_policy(policy_revision_id=ids.policy_revision).count
+        + scope.episodes_of_policy(policy_version=MARK).count
+    ),
+    "runs_of_policy": lambda scope, ids: [
+        *scope.runs_of_policy(policy_revision_id=ids.policy_revision, limit=9),
+        *scope.runs_of_policy(policy_version=MARK, limit=9),
+    ],
+    "eval_result_of": lambda scope, ids: scope.eval_result_of(ids.eval_run, ids.episode),
+    "attempts_of_pair": lambda scope, ids: scope.attempts_of_pair(ids.eval_run, ids.episode),
+    "newest_candidates": lambda scope, ids: scope.newest_candidates(),
+    "newest_verifications": lambda scope, ids: scope.newest_verifications([ids.scenario]),
+    "verifications": lambda scope, ids: scope.verifications(ids.scenario)[0],
+    "browse_episodes": lambda scope, ids: (
+        scope.browse_episodes(EpisodeFilter()).matching
+        or scope.browse_episodes(EpisodeFilter(), "a-z").episodes
+    ),
+    "decided_runs": lambda scope, ids: scope.decided_runs(EvalRunFilter())[0],
+    "deletions": lambda scope, ids: scope.deletions([ids.episode, ids.archived]),
+    "find": lambda scope, ids: [
+        found for text in (*astuple(ids), MARK, REVISION.revision_id) for found in scope.find(text)
+    ],
+    "holdings": lambda scope, ids: scope.holdings().eval_runs + scope.holdings().stores,
+    "listed_episodes": lambda scope, ids: scope.listed_episodes([ids.episode, ids.archived]),
+    "newest_episodes": lambda scope, ids: scope.newest_episodes(10),
+    "offered_values": lambda scope, ids: [
+        value for each in astuple(scope.offered_values()) for value in each
+    ],
+    "scenario_of_episode": lambda scope, ids: scope.scenario_of_episode(ids.episode),
+    "uses_of_episode": lambda scope, ids: scope.uses_of_episode(ids.episode),
     "put_part": lambda scope, ids: scope.put_part(ids.upload, 1, 1, "stolen"),
     "count_due": lambda scope, ids: sum(scope.count_due(ANY_OLD)),
     "due_episodes": lambda scope, ids: scope.due_episodes(ANY_OLD, 10),
@@ -121,6 +168,7 @@ CALLS: dict[str, Callable[[Scope, Ids], Any]] = {
     "stored_artifacts": lambda scope, ids: scope.stored_artifacts(10),
     "quota_usage": lambda scope, ids: scope.quota_usage().episodes + scope.quota_usage().bytes,
     "recount_usage": lambda scope, ids: scope.recount_usage().episodes,
+    "end_sessions": lambda scope, ids: scope.end_sessions(ids.owner),
     "remove_member": lambda scope, ids: scope.remove_member(ids.owner),
     "request_artifact": lambda scope, ids: scope.request_artifact(ids.episode, "actions", "k", "t"),
     "restore_episode": lambda scope, ids: scope.restore_episode(ids.archived),
@@ -139,8 +187,10 @@ CALLS: dict[str, Callable[[Scope, Ids], Any]] = {
     ),
     "delete_eval_run": lambda scope, ids: scope.delete_eval_run(ids.eval_run),
     "episode_heads": lambda scope, ids: scope.episode_heads([ids.episode]),
+    "episode_labels": lambda scope, ids: scope.episode_labels([ids.episode], [MARK]),
     "episode_outcomes": lambda scope, ids: scope.episode_outcomes([ids.episode]),
     "episodes_of": lambda scope, ids: scope.episodes_of([ids.episode]),
+    "eval_attempts": lambda scope, ids: scope.eval_attempts(ids.eval_run)[0],
     "eval_result_ids": lambda scope, ids: scope.eval_result_ids(ids.eval_run, [ids.episode]),
     "eval_results": lambda scope, ids: scope.eval_results(ids.eval_run)[0],
     "eval_run": lambda scope, ids: scope.eval_run(ids.eval_run),
@@ -157,6 +207,28 @@ CALLS: dict[str, Callable[[Scope, Ids], Any]] = {
     "write_eval_results": lambda scope, ids: scope.write_eval_results(
         ids.eval_run, [NewResult(ids.episode, "failed", {})]
     ),
+    # the ledger and locked gates
+    "enter_in_ledger": lambda scope, ids: scope.enter_in_ledger(ids.eval_run),
+    "earlier_runs": lambda scope, ids: scope.earlier_runs(ids.eval_run),
+    "fresh_baselines": lambda scope, ids: scope.fresh_baselines(EpisodeFilter(), 10, 0)[0],
+    "locked_gate": lambda scope, ids: scope.locked_gate(MARK),
+    "locked_gates": lambda scope, ids: scope.locked_gates(),
+    "unlock_gate": lambda scope, ids: scope.unlock_gate(MARK),
+    # analyses of episodes
+    "analysis": lambda scope, ids: scope.analysis(ids.episode),
+    "keep_analysis": lambda scope, ids: scope.keep_analysis(
+        ids.episode, analyzer_version="stolen", basis="stolen", findings=[], left_out=[]
+    ),
+    "results_of_replay": lambda scope, ids: scope.results_of_replay(ids.episode),
+    "scenarios_failed_by": lambda scope, ids: scope.scenarios_failed_by(ids.episode),
+    # rollout stores
+    "count_stores": lambda scope, ids: scope.count_stores(),
+    "note_store": lambda scope, ids: scope.note_store(ids.store, {"problem": "stolen"}),
+    "remove_store": lambda scope, ids: scope.remove_store(ids.store),
+    "store": lambda scope, ids: scope.store(ids.store),
+    "store_at": lambda scope, ids: scope.store_at(f"/{MARK}"),
+    "stores": lambda scope, ids: scope.stores(),
+    "stores_with_content": lambda scope, ids: scope.stores_with_content([MARK]),
     # scenarios
     "active_scenarios": lambda scope, ids: scope.active_scenarios(),
     "change_scenario": lambda scope, ids: scope.change_scenario(ids.scenario, {"active": False}),
@@ -185,6 +257,7 @@ CALLS: dict[str, Callable[[Scope, Ids], Any]] = {
         status="delivered",
         next_attempt_at_us=1,
     ),
+    "pause_webhook": lambda scope, ids: scope.pause_webhook(ids.webhook, paused=True),
     "take_deliveries": lambda scope, ids: scope.take_deliveries(1, 10),
     "webhook": lambda scope, ids: scope.webhook(ids.webhook),
     "webhooks": lambda scope, ids: scope.webhooks(),
@@ -202,6 +275,13 @@ ADDS_TO_ITS_OWN: dict[str, Callable[[Scope, Ids], Any]] = {
     "create_episodes": lambda scope, ids: scope.create_episodes([({"tags": [MARK]}, ())]),
     "create_eval_run": lambda scope, ids: scope.create_eval_run(RUN, (), (MARK, "another digest")),
     "create_key": lambda scope, ids: scope.create_key(new_id()[-10:], "h"),
+    "lock_gate": lambda scope, ids: scope.lock_gate(MARK, {}, "another digest", "x"),
+    "add_store": lambda scope, ids: scope.add_store(
+        MARK,
+        f"/{MARK}",
+        "x",
+        {"manifest_sha256": None, "content_sha256": None, "counts": None},
+    ),
     "create_webhook": lambda scope, ids: scope.create_webhook({**HOOK, "id": ids.webhook}),
     "invite": lambda scope, ids: scope.invite(
         f"{MARK}@example.org", "owner", token_hash=new_id(), expires_at_us=SOON
@@ -301,6 +381,23 @@ def test_the_first_itself_finds_it_all(world: World) -> None:
         "organisation",
         "parts",
         "policy_revisions",
+        "training_source",
+        "training_sources",
+        "batch_records",
+        "ancestry_of",
+        "batches_named",
+        "evidence_of",
+        "episode_origins",
+        "revision_rows",
+        "revisions_named",
+        "family_of",
+        "episodes_of_policy",
+        "runs_of_policy",
+        "eval_result_of",
+        "attempts_of_pair",
+        "newest_candidates",
+        "newest_verifications",
+        "verifications",
         "quota_usage",
         "stale_uploads",
         "upload",
@@ -311,9 +408,28 @@ def test_the_first_itself_finds_it_all(world: World) -> None:
         "is_scenario",
         "keys_made_by_key",
         "deliveries",
+        "analysis",
+        "browse_episodes",
+        "decided_runs",
+        "deletions",
+        "find",
+        "holdings",
+        "listed_episodes",
+        "newest_episodes",
+        "offered_values",
+        "scenario_of_episode",
+        "uses_of_episode",
+        "results_of_replay",
+        "count_stores",
+        "store",
+        "store_at",
+        "stores",
+        "stores_with_content",
         "episode_heads",
+        "episode_labels",
         "episode_outcomes",
         "episodes_of",
+        "eval_attempts",
         "eval_result_ids",
         "eval_results",
         "eval_run",

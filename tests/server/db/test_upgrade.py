@@ -117,6 +117,55 @@ def test_everything_of_the_first_release_works_after_the_upgrade(
     asyncio.run(story())
 
 
+def test_runs_of_an_older_release_know_their_results_and_their_deleted_baselines(
+    old_database: str, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from alembic import command
+
+    upgrade = command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "upgrade", lambda config, _head: upgrade(config, "0008"))
+        migrate(old_database)
+    kept = the_row("episodes", name="pick 12")
+    of = {"org_id": kept["org_id"]}
+    run = {
+        **of,
+        "id": "r",
+        **dict.fromkeys(("candidate_policy_version", "runner_kind", "gate_digest"), "x"),
+        **dict.fromkeys(("gate", "metadata"), "{}"),
+        **dict.fromkeys(("episodes_failed", "revision", "created_at_us", "updated_at_us"), 0),
+        "status": "completed",
+        "episode_count": 3,
+        "episodes_completed": 1,
+    }
+    others = [each for each in FIRST["tables"]["episodes"] if each["org_id"] == kept["org_id"]][:2]
+    results = [
+        {
+            **of,
+            "eval_run_id": "r",
+            "position": position,
+            "id": f"row {position}",
+            "baseline_episode_id": each["id"],
+            "status": status,
+            "metrics": "{}",
+            "updated_at_us": 0,
+        }
+        for position, (each, status) in enumerate(zip(others, ("complete", "pending"), strict=True))
+    ]
+    with engine.begin() as connection:
+        for name, rows in (("eval_runs", [run]), ("eval_results", results)):
+            columns = ", ".join(rows[0])
+            marks = ", ".join(f":{column}" for column in rows[0])
+            connection.execute(sa.text(f"INSERT INTO {name} ({columns}) VALUES ({marks})"), rows)
+    migrate(old_database)
+    with engine.connect() as connection:
+        found = connection.execute(sa.text("SELECT altered, retried FROM eval_runs")).all()
+        query = sa.text("SELECT attempts FROM eval_results ORDER BY position")
+        attempts = connection.execute(query).scalars().all()
+    assert [tuple(row) for row in found] == [(1, 0)]
+    assert attempts == [1, 0]
+
+
 def lay_blobs(folder: Path) -> None:
     """As the first release left them: one object, and one upload that has begun."""
     upload = the_row("uploads")

@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from rollbook.contracts.gate import Gate
 from rollbook.contracts.policy import PolicyRevision
 from rollbook.server.db import tables
 from rollbook.server.db.columns import new_id
@@ -45,13 +46,14 @@ class Ids:
     retention: str
     delivery: str
     policy_revision: str
+    store: str
 
 
 RUN = {
     "candidate_policy_version": MARK,
     "runner_kind": "client",
     "metadata": {MARK: MARK},
-    "gate": {MARK: MARK},
+    "gate": Gate(cluster=MARK).as_dict(),
     "gate_digest": MARK,
 }
 REVISION = PolicyRevision(
@@ -78,7 +80,12 @@ def fill(org: Organisation) -> Ids:
     def record(scope: Scope) -> Ids:
         values = dict.fromkeys((*_TEXTS, "created_by"), MARK)
         video = ("video", object_key, "video/mp4")
-        more = {"policy_revision": REVISION, "seed": 4711, "tags": [MARK], "metadata": {MARK: MARK}}
+        more = {
+            "policy_revision": REVISION,
+            "seed": 4711,
+            "tags": [MARK],
+            "metadata": {MARK: MARK, "rollout": {MARK: MARK}},
+        }
         made = scope.create_episode({**values, **more}, [video], (MARK, MARK))
         waiting = {"rendition": "pending", "rendition_key": f"{MARK}/copy.mp4"}
         scope.set_artifact(made.id, "video", status="stored", size=4711, sha256=MARK, **waiting)
@@ -99,19 +106,34 @@ def fill(org: Organisation) -> Ids:
         scope.audit("key.created", actor=f"key:{key_id}", subject=f"key:{MARK}")
         policy = {"candidate_policy_revision_id": made.policy_revision_id}
         run = scope.create_eval_run({**RUN, **policy}, [made.id, archived.id], (MARK, MARK))
-        scope.write_eval_results(run.id, [NewResult(made.id, "complete", {MARK: 1}, made.id)])
+        scope.enter_in_ledger(run.id)
+        scope.lock_gate(MARK, {MARK: MARK}, MARK, MARK)
+        for value in (0, 1):
+            result = NewResult(made.id, "complete", {MARK: value}, made.id)
+            scope.write_eval_results(run.id, [result])
+        scope.keep_evidence(run.id, {MARK: MARK})
         promoted = scope.promote_episode(made.id, {"severity": "critical", "name": MARK})
         assert promoted is not None
         scope.record_verification(promoted[0].id, MARK, {**PASSED, "eval_run_id": run.id})
         policy_row = scope.new_retention_policy(9, tags=[MARK])
         scope.add_retention_policy(policy_row)
         scope.hold_episode(archived.id, MARK, MARK)
+        scope.keep_analysis(
+            made.id, analyzer_version=MARK, basis=MARK, findings=[{MARK: MARK}], left_out=[MARK]
+        )
+        seen = {"manifest_sha256": MARK, "content_sha256": MARK, "counts": {MARK: 1}}
+        store = scope.add_store(MARK, f"/{MARK}", MARK, seen)
+        assert store is not None
         hook = scope.create_webhook({**HOOK, "id": new_id()})
         delivery = scope.enqueue(hook.id, MARK, lambda _: MARK)
         assert delivery is not None
         assert made.policy_revision_id is not None
+        scope.add_training_source(
+            made.policy_revision_id, "batch", MARK, {MARK: MARK}, {MARK: MARK}
+        )
         return Ids(
             policy_revision=made.policy_revision_id,
+            store=store.id,
             eval_run=run.id,
             scenario=promoted[0].id,
             webhook=hook.id,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,12 @@ import httpx
 import numpy as np
 import pytest
 
+from rollbook.app import create_app
+from rollbook.server.blobs.file_blobs import LocalBlobs
+from rollbook.server.bootstrap import bootstrap
+from rollbook.server.db.migrate import migrate
+from rollbook.server.db.open import open_database
+from rollbook.server.settings import Settings
 from tests.server.blob_servers import (
     ACCESS_KEY,
     BUCKET,
@@ -425,6 +433,40 @@ def test_an_upload_that_the_store_has_lost_is_not_found(
         _forget_upload(local, episode_id)
         for answer in (client.get(path), client.post(f"{path}/complete", json={})):
             assert (answer.status_code, answer.json()["code"]) == (404, "upload_not_found")
+
+
+def test_a_store_that_stops_when_an_upload_begins_does_not_make_the_server_deny_the_upload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new upload has no parts. The store that forgot it says so when the first part is sent."""
+    start_multipart = LocalBlobs.start_multipart
+
+    async def begun_and_forgotten(self: LocalBlobs, key: str, *, content_type: str) -> str:
+        upload = await start_multipart(self, key, content_type=content_type)
+        await self.abort_multipart(key, upload)
+        return upload
+
+    monkeypatch.setattr(LocalBlobs, "start_multipart", begun_and_forgotten)
+    settings = Settings.load(tmp_path / "data")
+    migrate(settings.database_url)
+    with closing(open_database(settings.database_url)) as database:
+        key = bootstrap(database, "Acme").api_key
+
+    async def begin() -> httpx.Response:
+        app = create_app(settings)
+        headers = {"Authorization": f"Bearer {key}"}
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+        ):
+            made = (await client.post("/api/ingest/episode", json={}, headers=headers)).json()
+            path = f"/api/ingest/episode/{made['episode_id']}/upload"
+            return await client.post(path, json={"kind": "sensors", "size": 5}, headers=headers)
+
+    answer = asyncio.run(begin())
+    assert answer.status_code == 201, answer.text
+    assert [each["number"] for each in answer.json()["parts"]] == [1]
 
 
 def test_an_upload_that_was_joined_but_not_noted_has_all_its_parts(

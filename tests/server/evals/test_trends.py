@@ -44,7 +44,7 @@ def test_a_trend_goes_from_the_oldest_run_to_the_newest(team: Campaigner) -> Non
     assert {each["evidence"] for each in points} == {"asserted"}
     assert all(each["paired_delta"] == each["delta"] for each in points), "nothing crashed"
     assert {each["decision"] for each in points} == {"hold"}
-    assert all(low <= each["delta"] <= high for each in points for low, high in [each["ci95"]])
+    assert all(low <= each["delta"] <= high for each in points for low, high in [each["interval"]])
     assert points[0]["name"] == "run of pap-1"
 
 

@@ -45,6 +45,23 @@ def record(team: Campaigner, scenario_id: str, candidate: str = "v2", **more: An
     return team.post("/api/verify/result", {**body, **more})
 
 
+MEASURED: dict[str, Any] = {
+    "success_candidate": True,
+    "evidence": {"success": "closed_loop"},
+    "repro": {"verified": True, "deterministic": True, "env_match": True, "env_changed": []},
+}
+"""What a runner sends about a success in the recorded environment."""
+
+
+def passes(team: Campaigner, *episodes: str, candidate: str = "v2", **changes: Any) -> str:
+    """A completed run in which the candidate was measured. Returns the run."""
+    run_id = team.run(episodes, candidate)
+    for each in episodes:
+        team.result(run_id, each, metrics={**MEASURED, **changes})
+    team.finalize(run_id)
+    return run_id
+
+
 # ----------------------------------------------------------------------------------------- promote
 
 
@@ -104,7 +121,7 @@ def test_only_a_pass_passes(team: Campaigner) -> None:
         name: promote(team, each, name=name) for name, each in zip(names, ids, strict=False)
     }
     promote(team, ids[4], "warning", name="only a warning")
-    record(team, scenarios["passes"], status="pass")
+    passes(team, ids[0])
     record(team, scenarios["fails"], status="fail")
     record(team, scenarios["breaks"], status="error", error="Boom")
     status, body = team.check()
@@ -121,8 +138,7 @@ def test_only_a_pass_passes(team: Campaigner) -> None:
     }
     assert body["code"] == "gate_blocked"
     assert {each["baseline_episode_id"] for each in body["scenarios"]} == set(ids)
-    for name in ("fails", "breaks", "waits"):
-        record(team, scenarios[name], status="pass")
+    passes(team, *ids[1:4])
     assert team.check()[0] == 200
     assert team.check("another candidate")[0] == 422
 
@@ -173,7 +189,9 @@ def test_a_dry_check_says_how_each_success_is_known(
     promote(team, episode)
     asked = ("verify", "check", "--candidate", "v2", "--dry-run", "--policy")
     winning = rollbook(*asked, "tests.cli.replay_policies:winning").stdout
-    assert f"Dry run, not recorded: {episode} pass (success asserted)" in winning
+    assert (
+        f"Dry run, not recorded: {episode} fail (success asserted)  the success was not" in winning
+    )
     silent = rollbook(*asked, "tests.cli.replay_policies:follow", "--json").json
     [told] = silent["dry_run"]
     assert (told["status"], told["evidence"]) == ("fail", "not_measured")
@@ -200,9 +218,9 @@ def test_a_dry_check_says_how_each_success_is_known(
 def test_a_status_that_is_left_out_follows_from_the_rest(
     any_team: Campaigner, sent: dict[str, Any], expected: str
 ) -> None:
-    scenario_id = promote(any_team, any_team.baselines(1)[0])
+    scenario_id = promote(any_team, any_team.baselines(1)[0], "warning")
     answer = record(any_team, scenario_id, **sent)
-    assert answer["status"] == expected
+    assert (answer["status"], answer["measured"]) == (expected, False)
     assert answer["scenario_id"] == scenario_id
     assert any_team.check()[1]["scenarios"][-1]["latest_status"] == expected
 
@@ -233,6 +251,111 @@ def test_ids_that_are_not_ours_are_a_404(team: Campaigner, server: RunningServer
     assert team.check()[1]["critical_pending"] == 1
 
 
+# --------------------------------------------------------------------------- what is not measured
+
+UNMEASURED: dict[str, dict[str, Any]] = {
+    "asserted": {"evidence": {"success": "asserted"}},
+    "no evidence at all": {"evidence": None},
+    "evidence of something else": {"evidence": {"reward_total": "closed_loop"}},
+    "evidence that is a text": {"evidence": "closed_loop"},
+    "open loop": {"evidence": {"success": "open_loop"}},
+    "nobody compared the environment": {"repro": {"verified": None}},
+    "nothing is said about the environment": {"repro": {}},
+    "another environment": {"repro": {"verified": False}},
+    "the horizon changed": {"repro": {"verified": True, "env_changed": ["max_steps"]}},
+    "another version": {"repro": {"verified": True, "env_match": False}},
+    "not deterministic": {"repro": {"verified": True, "deterministic": False}},
+    "a success that is no truth value": {"success_candidate": "yes"},
+}
+
+
+def test_a_pass_that_was_not_measured_opens_no_critical_scenario(team: Campaigner) -> None:
+    """Copied from a completed run, recorded for that run, and recorded for none."""
+    episodes = dict(zip(UNMEASURED, team.baselines(len(UNMEASURED), success=False), strict=True))
+    scenarios = {name: promote(team, each, name=name) for name, each in episodes.items()}
+    run_id = team.run([*episodes.values()])
+    sent = {name: {**MEASURED, **changes} for name, changes in UNMEASURED.items()}
+    for name, each in episodes.items():
+        team.result(run_id, each, metrics=sent[name])
+    team.finalize(run_id)
+    for more in ({}, {"eval_run_id": run_id}):
+        _, body = team.check()
+        assert (body["critical_passed"], body["critical_total"]) == (0, len(UNMEASURED))
+        for name, scenario_id in scenarios.items():
+            said = record(team, scenario_id, status="pass", metrics=MEASURED, **more)
+            assert (said["status"], said["measured"]) == ("pass", False), name
+    status, body = team.check()
+    assert (status, body["critical_passed"]) == (422, 0)
+    standing = {each["name"]: each for each in body["scenarios"]}
+    assert standing["asserted"]["unmeasured_pass"] is True
+    assert standing["asserted"]["latest_status"] is None
+    assert "not measured" in next(each for each in body["blockers"] if each.startswith("asserted"))
+
+
+def test_a_gate_may_accept_an_unverified_environment_and_never_an_assertion(
+    team: Campaigner,
+) -> None:
+    unverified, asserted = team.baselines(2)
+    for each in (unverified, asserted):
+        promote(team, each)
+    lenient = {"accept_unverified_environment": True, "evidence": ["asserted", "closed_loop"]}
+    run_id = team.run([unverified, asserted], gate=lenient)
+    team.result(run_id, unverified, metrics={**MEASURED, "repro": {}})
+    team.result(run_id, asserted, metrics={**MEASURED, "evidence": {"success": "asserted"}})
+    summary = team.finalize(run_id)["summary"]
+    latest = {
+        each["baseline_episode_id"]: each["latest_status"] for each in team.check()[1]["scenarios"]
+    }
+    assert latest == {unverified: "pass", asserted: None}
+    held = [each for each in summary["decision"]["reasons"] if each.startswith("critical_scenario")]
+    assert len(held) == 1
+
+
+def test_a_pass_that_was_not_measured_closes_nothing_either(team: Campaigner) -> None:
+    [episode] = team.baselines(1)
+    scenario_id = promote(team, episode)
+    passes(team, episode)
+    record(team, scenario_id, status="pass")
+    assert team.check()[0] == 200
+    record(team, scenario_id, status="fail")
+    record(team, scenario_id, status="pass")
+    [standing] = team.check()[1]["scenarios"]
+    assert (standing["latest_status"], standing["unmeasured_pass"]) == ("fail", False)
+
+
+def test_a_pass_of_a_warning_needs_no_measurement_until_it_becomes_critical(
+    team: Campaigner,
+) -> None:
+    [episode] = team.baselines(1)
+    scenario_id = promote(team, episode, "warning")
+    record(team, scenario_id, status="pass")
+    assert team.check()[1]["scenarios"][0]["latest_status"] == "pass"
+    team.http.patch(f"/api/scenarios/{scenario_id}", json={"severity": "critical"})
+    assert team.check()[0] == 422
+
+
+def test_a_retried_pair_passes_no_critical_scenario(team: Campaigner) -> None:
+    [episode] = team.baselines(1)
+    scenario_id = promote(team, episode)
+    run_id = team.run([episode])
+    team.result(run_id, episode, None, status="failed", error="Boom")
+    team.result(run_id, episode, metrics=MEASURED)
+    assert record(team, scenario_id, status="pass", eval_run_id=run_id)["measured"] is False
+    team.finalize(run_id)
+    assert team.check()[0] == 422
+
+
+def test_a_pass_that_was_recorded_before_the_run_lost_it_does_not_count(team: Campaigner) -> None:
+    [episode] = team.baselines(1)
+    scenario_id = promote(team, episode)
+    run_id = team.run([episode], gate={"accept_retried": True})
+    team.result(run_id, episode, metrics=MEASURED)
+    assert record(team, scenario_id, status="pass", eval_run_id=run_id)["measured"] is True
+    team.result(run_id, episode, metrics={**MEASURED, "success_candidate": False})
+    team.finalize(run_id)
+    assert team.check()[0] == 422
+
+
 # ------------------------------------------------------------------------------------------ mirror
 
 
@@ -241,10 +364,10 @@ def test_a_completed_run_tells_the_active_scenarios_among_its_baselines(team: Ca
     scenarios = {each: promote(team, each) for each in ids}
     team.http.patch(f"/api/scenarios/{scenarios[aside]}", json={"active": False})
     run_id = team.run(ids)
-    team.result(run_id, good, True)
+    team.result(run_id, good, metrics=MEASURED)
     team.result(run_id, bad, False)
     team.result(run_id, broken, None, status="failed", error="Boom")
-    team.result(run_id, aside, True)
+    team.result(run_id, aside, metrics=MEASURED)
     assert team.check()[1]["critical_pending"] == 4
     team.finalize(run_id)
     _, body = team.check()
@@ -256,19 +379,19 @@ def test_a_completed_run_tells_the_active_scenarios_among_its_baselines(team: Ca
 def test_a_result_that_may_be_a_copy_of_its_baseline_passes_nothing(team: Campaigner) -> None:
     copied, measured, told, lost = ids = team.baselines(4, success=True, total_reward=2.0)
     for each in ids:
-        promote(team, each)
+        promote(team, each, "critical" if each == measured else "warning")
     run_id = team.run(ids)
     same = {"success_baseline": True, "success_candidate": True}
     rewards = {"reward_total_baseline": 2.0, "reward_total_candidate": 2.0}
     team.result(run_id, copied, metrics={**same, **rewards})
-    team.result(run_id, measured, metrics={**same, "evidence": {"success": "closed_loop"}})
+    team.result(run_id, measured, metrics={**same, **MEASURED})
     team.result(run_id, told, metrics={**same, **rewards, "reward_total_candidate": 2.5})
     team.result(run_id, lost, metrics={**same, **rewards, "success_candidate": False})
     team.finalize(run_id)
     status, body = team.check()
     latest = {each["baseline_episode_id"]: each["latest_status"] for each in body["scenarios"]}
     assert latest == {copied: None, measured: "pass", told: "pass", lost: "fail"}
-    assert (status, body["critical_pending"]) == (422, 1)
+    assert (status, body["critical_passed"]) == (200, 1)
 
 
 def test_what_was_recorded_counts_before_what_the_run_says(team: Campaigner) -> None:
@@ -276,12 +399,12 @@ def test_what_was_recorded_counts_before_what_the_run_says(team: Campaigner) -> 
     [episode] = team.baselines(1)
     scenario_id = promote(team, episode)
     run_id = team.run([episode])
-    team.result(run_id, episode, True)
+    team.result(run_id, episode, metrics=MEASURED)
     record(team, scenario_id, status="fail", eval_run_id=run_id)
     for _ in range(2):
         team.finalize(run_id)
         assert team.check()[1]["scenarios"][0]["latest_status"] == "fail"
-    record(team, scenario_id, status="pass", eval_run_id=run_id)
+    assert record(team, scenario_id, status="pass", eval_run_id=run_id)["measured"] is True
     assert team.check()[1]["scenarios"][0]["latest_status"] == "pass"
     later = team.run([episode])
     team.result(later, episode, False)
@@ -303,7 +426,7 @@ def test_what_a_scenario_learned_outlives_the_run_and_the_replay(team: Campaigne
     [episode, replay] = team.baselines(2)
     promote(team, episode)
     run_id = team.run([episode])
-    team.result(run_id, episode, True, candidate_episode_id=replay)
+    team.result(run_id, episode, metrics=MEASURED, candidate_episode_id=replay)
     team.finalize(run_id)
     team.http.delete(f"/api/eval-runs/{run_id}").raise_for_status()
     team.http.delete(f"/api/episodes/{replay}").raise_for_status()

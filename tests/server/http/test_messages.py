@@ -23,8 +23,9 @@ from rollbook.server.settings import Settings
 
 _SOURCE = Path(rollbook.__file__).parent
 _WIRE = "rollbook.contracts.wire."
-_NOT_MESSAGES = {"Grant"}
-"""Structs that stand inside a signed URL: only the server that wrote one reads it."""
+_NOT_MESSAGES = {"Grant", "Reset", "Act", "ActSteps", "Close", "Loaded", "Answer", "Failure"}
+"""The first stands inside a signed URL, which only the server that wrote it reads. The others are between a runner and
+the process of its policy."""
 
 
 def _app_routes() -> list[LeanRoute]:

@@ -71,7 +71,7 @@ def test_every_route_of_the_api_is_documented() -> None:
 
 
 def test_every_route_and_setting_is_on_the_page_about_the_api() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "http-api.md").read_text()
     for method, path in OPERATIONS:
         assert f"`{method} {path}`" in page, f"{method} {path}"
     for each in fields(Settings):
@@ -79,7 +79,7 @@ def test_every_route_and_setting_is_on_the_page_about_the_api() -> None:
 
 
 def test_every_status_is_on_the_page_about_the_api() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "http-api.md").read_text()
     for path, methods in DOCUMENT["paths"].items():
         for method, about in methods.items():
             for status in map(int, about["responses"]):
@@ -119,6 +119,30 @@ def test_every_error_has_the_one_shape() -> None:
                     name = content["schema"]["$ref"].rsplit("/", 1)[1]
                     schema = DOCUMENT["components"]["schemas"][name]
                     assert {"error", "code"} <= set(schema["properties"]), (method, path, status)
+
+
+def test_what_takes_a_policy_revision_says_that_another_description_is_a_conflict() -> None:
+    taking = {
+        (method, path)
+        for path, methods in DOCUMENT["paths"].items()
+        for method, about in methods.items()
+        if "PolicyRevision" in _schemas_within(about.get("requestBody", {}))
+    }
+    assert ("post", "/api/ingest/episodes") in taking
+    assert ("post", "/api/ingest/episode") in taking
+    for method, path in taking:
+        assert "409" in DOCUMENT["paths"][path][method]["responses"], (method, path)
+
+
+def _schemas_within(part: Any) -> set[str]:
+    """Names of all schemas that a part of the document refers to, directly or through other schemas."""
+    found: set[str] = set()
+    waiting = [part]
+    while waiting:
+        names = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(waiting.pop())))
+        waiting += [DOCUMENT["components"]["schemas"][name] for name in names - found]
+        found |= names
+    return found
 
 
 def test_what_needs_a_key_takes_the_cookie_of_a_person_too() -> None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from rollbook.server.video.inspect_video import VideoLimits, probe, transcode
 from rollbook.server.video.process import probe_apart, transcode_apart
+from tests.scheduling import ordinary_scheduling
 
 Image = NDArray[np.uint8]
 COLOURS = ((200, 30, 30), (30, 180, 40), (40, 60, 210), (230, 220, 40))
@@ -45,7 +46,7 @@ class Clip:
     def write(self, folder: Path) -> Path:
         path = folder / f"clip{self.suffix}"
         options = dict(self.container_options)
-        with av.open(str(path), "w", options=options) as out:
+        with ordinary_scheduling(), av.open(str(path), "w", options=options) as out:
             stream: Any = out.add_stream(self.codec, rate=FPS, options=dict(self.options))
             stream.width, stream.height, stream.pix_fmt = self.width, self.height, self.pixels
             stream.codec_context.gop_size = self.gop

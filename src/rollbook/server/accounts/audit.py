@@ -30,10 +30,18 @@ async def list_audit_log(request: Request) -> Response:
     if not 1 <= limit <= MOST_LISTED:
         text = f"limit: expected a whole number from 1 to {MOST_LISTED}"
         raise Problem(400, "invalid_value", text, where="limit")
-    before = _whole(request, "before", 0) or None
-    rows = await context.read(caller, lambda scope: scope.audit_events(limit, before))
+    before = place_in_log(request)
+    event, about = request.query_params.get("event"), request.query_params.get("about")
+    rows = await context.read(
+        caller, lambda scope: scope.audit_events(limit, before, event=event, about=about)
+    )
     following = rows[-1].id if len(rows) == limit else None
     return json_response(AuditLog([_event(row) for row in rows], following))
+
+
+def place_in_log(request: Request) -> int | None:
+    """Where the page that is asked for begins. None: with the newest."""
+    return _whole(request, "before", 0) or None
 
 
 def _event(row: AuditRow) -> AuditEvent:
@@ -92,6 +100,8 @@ routes: tuple[LeanRoute, ...] = (
             query(
                 "before", {"type": "integer", "minimum": 0}, "`next_before` of the previous page."
             ),
+            query("event", {"type": "string"}, "Only this event, or a group such as `key`."),
+            query("about", {"type": "string"}, "Only what this actor did, or what was done to it."),
         ),
         tag="people",
     ),

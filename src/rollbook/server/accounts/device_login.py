@@ -10,8 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 import sqlalchemy as sa
@@ -30,27 +29,18 @@ from rollbook.contracts.wire.keys import (
 from rollbook.errors import AlreadyTaken
 from rollbook.server.accounts.callers import caller_of
 from rollbook.server.accounts.keys import PREFIX_OF_SCOPE, hash_of
-from rollbook.server.accounts.manage_keys import SCOPE_TEXTS, add_key, key_answer, revoke
-from rollbook.server.accounts.pages import (
-    MessagePage,
-    Page,
-    page_route,
-    page_session,
-    render,
-    signed_in_form,
-)
-from rollbook.server.accounts.roles import MAY_GIVE, login_scope, person, require_gift
+from rollbook.server.accounts.manage_keys import add_key, key_answer, revoke
+from rollbook.server.accounts.roles import MAY_GIVE, login_scope, person
 from rollbook.server.accounts.sessions import Session
-from rollbook.server.accounts.sign_in import BODY_LIMIT, memberships_of
+from rollbook.server.accounts.sign_in import BODY_LIMIT
 from rollbook.server.context import base_url_of, context_of, unauthorized
 from rollbook.server.db.engine import NOBODY, Tenant
 from rollbook.server.http.limits import address_of, network_of
 from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.requests import json_body
-from rollbook.server.http.responses import Problem, json_response, not_found
+from rollbook.server.http.responses import Problem, json_response
 from rollbook.server.queries import (
     DeviceLoginRow,
-    MembershipRow,
     Scope,
     consume_device_login,
     create_device_login,
@@ -70,23 +60,6 @@ _MOST_TRIES = 5
 _LONGEST_SHOWN = 200
 
 Said = Annotated[str, Meta(max_length=1000)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CodePage(Page):
-    template: ClassVar[str] = "device_code.html"
-    title: ClassVar[str] = "Connect a device"
-    session: Session
-
-
-@dataclass(frozen=True, kw_only=True)
-class ApprovalPage(Page):
-    template: ClassVar[str] = "device.html"
-    title: ClassVar[str] = "Connect a device"
-    session: Session
-    login: DeviceLoginRow
-    organisations: list[tuple[MembershipRow, str]]
-    """Each with what the key may do there, in words."""
 
 
 # ----------------------------------------------------------------------------------- the command line
@@ -240,40 +213,7 @@ async def revoke_login(request: Request) -> Response:
 # --------------------------------------------------------------------------------------- the browser
 
 
-async def approval_page(request: Request) -> Response:
-    session = await page_session(request)
-    code = request.query_params.get("code")
-    if not code:
-        return render(CodePage(session=session))
-    login = await _pending(request, session, code)
-    if login is None:
-        return render(CodePage(session=session, problem=_NOT_PENDING), 404)
-    theirs = await memberships_of(request, session.member.user_id)
-    organisations = [(each, SCOPE_TEXTS[login.scope or login_scope(each.role)]) for each in theirs]
-    return render(ApprovalPage(session=session, login=login, organisations=organisations))
-
-
-async def decide_by_form(request: Request) -> Response:
-    session, sent = await signed_in_form(request)
-    decision, code = sent.get("decision"), normal_code(sent.get("code", ""))
-    if decision not in ("approve", "deny"):
-        raise Problem(400, "invalid_value", "decision: expected approve or deny")
-    org_id = sent.get("org_id", session.organisation.id)
-    theirs = await memberships_of(request, session.member.user_id)
-    role = next((each.role for each in theirs if each.org_id == org_id), None)
-    if role is None:
-        raise not_found("organisation")
-    login = await _pending(request, session, code)
-    if login is None:
-        return render(CodePage(session=session, problem=_NOT_PENDING), 404)
-    if decision == "approve":
-        require_gift(role, login.scope or login_scope(role))
-    if not await _decide(request, session, code, org_id, approved=decision == "approve"):
-        return render(CodePage(session=session, problem=_NOT_PENDING), 409)
-    return render(_decided(session, approved=decision == "approve"))
-
-
-async def _pending(request: Request, session: Session, code: str) -> DeviceLoginRow | None:
+async def pending_login(request: Request, session: Session, code: str) -> DeviceLoginRow | None:
     context = context_of(request)
     context_of(request).attempts.spend("approve a device", session.member.user_id)
     found = await context.db.read(
@@ -285,7 +225,7 @@ async def _pending(request: Request, session: Session, code: str) -> DeviceLogin
     return found if found is not None and found.status == "pending" else None
 
 
-async def _decide(
+async def decide_login(
     request: Request, session: Session, code: str, org_id: str, *, approved: bool
 ) -> bool:
     context, user_id = context_of(request), session.member.user_id
@@ -318,22 +258,6 @@ def normal_code(text: str) -> str:
     letters = "".join(letter for letter in text.upper() if letter in _CODE_LETTERS)
     return f"{letters[:_HALF_A_CODE]}-{letters[_HALF_A_CODE:]}"
 
-
-def _decided(session: Session, *, approved: bool) -> MessagePage:
-    if approved:
-        text = "The device gets its key within a few seconds. You can close this page."
-        return MessagePage(
-            session=session,
-            heading="Device connected",
-            text=text,
-            link="/keys",
-            link_text="API keys",
-        )
-    text = "The device gets no key. If you did not start this login, somebody else did: nothing was given to them."
-    return MessagePage(session=session, heading="Device refused", text=text)
-
-
-_NOT_PENDING = "No device waits under this code: it is mistyped, too old, or decided already. Start the login again."
 
 # ------------------------------------------------------------------------------------------- routes
 
@@ -379,6 +303,4 @@ routes: tuple[LeanRoute, ...] = (
         errors=(403,),
         tag="device login",
     ),
-    page_route("GET", "/cli/auth", approval_page),
-    page_route("POST", "/cli/auth", decide_by_form),
 )

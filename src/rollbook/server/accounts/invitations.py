@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
-from typing import ClassVar
 
 import msgspec
 import sqlalchemy as sa
@@ -23,15 +21,6 @@ from rollbook.contracts.wire.accounts import (
 from rollbook.server.accounts.audit import note
 from rollbook.server.accounts.callers import caller_of
 from rollbook.server.accounts.keys import hash_of
-from rollbook.server.accounts.members import render_members
-from rollbook.server.accounts.pages import (
-    Page,
-    form_fields,
-    page_route,
-    redirect,
-    render,
-    signed_in_form,
-)
 from rollbook.server.accounts.passwords import checked_password, hashed
 from rollbook.server.accounts.roles import require, require_power_over
 from rollbook.server.accounts.sessions import refuse_other_origins, set_cookie
@@ -58,16 +47,6 @@ from rollbook.server.queries import (
 
 INVITATION_LASTS_S = 7 * 24 * 3600
 MOST_OPEN_INVITATIONS = 200
-
-
-@dataclass(frozen=True, kw_only=True)
-class InvitationPage(Page):
-    template: ClassVar[str] = "invitation.html"
-    title: ClassVar[str] = "Invitation"
-    token: str
-    invitation: InvitationRow
-    organisation_name: str
-    has_account: bool
 
 
 # --------------------------------------------------------------------------------------------- changes
@@ -140,7 +119,7 @@ def _invalid_invitation() -> Problem:
 async def accept(request: Request, token: str, password: str, name: str | None) -> NewSignIn:
     """The e-mail address is fixed. A person with an account signs in with its password; a new person sets one."""
     context, invitation = context_of(request), await open_invitation(request, token)
-    known = await _account_of(request, invitation.email)
+    known = await account_of(request, invitation.email)
     password_hash = None
     if known is not None:
         await user_by_password(request, known.email, password)
@@ -167,7 +146,7 @@ async def accept(request: Request, token: str, password: str, name: str | None) 
     return await begin(request, user, "invitation", invitation.org_id)
 
 
-async def _account_of(request: Request, email: str) -> UserRow | None:
+async def account_of(request: Request, email: str) -> UserRow | None:
     return await context_of(request).db.read(
         NOBODY, lambda connection: user_by_email(connection, email)
     )
@@ -203,56 +182,6 @@ async def accept_invitation(request: Request) -> Response:
     sent = await json_body(request, _ACCEPT, BODY_LIMIT)
     begun = await accept(request, sent.token, sent.password, sent.name)
     response = json_response(begun.answer(), headers={"Cache-Control": "no-store"})
-    set_cookie(request, response, begun.new.token)
-    return response
-
-
-# -------------------------------------------------------------------------------------------- pages
-
-
-async def invite_by_form(request: Request) -> Response:
-    session, sent = await signed_in_form(request)
-    role = sent.get("role", "member")
-    _, url = await invite_to(request, session.caller, sent.get("email", ""), role)
-    return await render_members(request, session, url)
-
-
-async def withdraw_by_form(request: Request) -> Response:
-    session, _ = await signed_in_form(request)
-    await withdraw(request, session.caller, request.path_params["invitation_id"])
-    return redirect("/members")
-
-
-async def invitation_page(request: Request) -> Response:
-    page = await _invitation_page(request, request.query_params.get("token", ""))
-    return render(page)
-
-
-async def _invitation_page(
-    request: Request, token: str, problem: str | None = None
-) -> InvitationPage:
-    invitation = await open_invitation(request, token)
-    context = context_of(request)
-    organisation = await context.read_for(invitation.org_id, lambda scope: scope.organisation())
-    return InvitationPage(
-        token=token,
-        invitation=invitation,
-        organisation_name="" if organisation is None else organisation.name,
-        has_account=await _account_of(request, invitation.email) is not None,
-        problem=problem,
-    )
-
-
-async def accept_by_form(request: Request) -> Response:
-    sent = await form_fields(request)
-    token, name = sent.get("token", ""), sent.get("name", "").strip() or None
-    try:
-        begun = await accept(request, token, sent.get("password", ""), name)
-    except Problem as problem:
-        if problem.code not in ("weak_password", "sign_in_failed"):
-            raise
-        return render(await _invitation_page(request, token, problem.error), problem.status)
-    response = redirect("/keys")
     set_cookie(request, response, begun.new.token)
     return response
 
@@ -303,8 +232,4 @@ routes: tuple[LeanRoute, ...] = (
         open_to_all=True,
         tag="people",
     ),
-    page_route("POST", "/invitations", invite_by_form),
-    page_route("POST", "/invitations/{invitation_id}/withdraw", withdraw_by_form),
-    page_route("GET", "/invitation", invitation_page),
-    page_route("POST", "/invitation", accept_by_form),
 )

@@ -1,4 +1,4 @@
-"""API keys over HTTP: create, list and revoke them, and the page for people.
+"""API keys over HTTP: create, list and revoke them.
 
 A key belongs to the person who made it; a key cannot make keys. Revoking a key also ends the keys and the webhooks that
 it made: older releases let keys make keys, and the audit log knows which.
@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from rollbook.contracts.wire.keys import (
-    SCOPES,
     CreateKey,
     Ended,
     KeyAnswer,
@@ -36,22 +34,12 @@ from rollbook.server.accounts.keys import (
     scope_of_key,
     shown_prefix,
 )
-from rollbook.server.accounts.pages import (
-    Page,
-    page_route,
-    page_session,
-    redirect,
-    render,
-    signed_in_form,
-)
 from rollbook.server.accounts.roles import (
-    MAY_GIVE,
     may,
     require,
     require_gift,
     usual_scope,
 )
-from rollbook.server.accounts.sessions import Session
 from rollbook.server.accounts.sign_in import BODY_LIMIT
 from rollbook.server.context import Caller, context_of, unauthorized
 from rollbook.server.http.openapi import LeanRoute, route
@@ -82,17 +70,6 @@ class ListedKey:
     prefix: str
     scope: KeyScope
     revocable: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeysPage(Page):
-    template: ClassVar[str] = "keys.html"
-    title: ClassVar[str] = "API keys"
-    session: Session
-    keys: list[ListedKey]
-    scopes: list[tuple[KeyScope, str]]
-    """Those that this person may give, the usual one first, each in words."""
-    new_key: str | None = None
 
 
 # ------------------------------------------------------------------------------------------ changes
@@ -204,7 +181,7 @@ def _may_revoke(caller: Caller, key: KeyRow) -> bool:
     return key.created_by == caller.user_id
 
 
-def _visible(scope: Scope, caller: Caller) -> list[ListedKey]:
+def visible_keys(scope: Scope, caller: Caller) -> list[ListedKey]:
     see_all = may(caller, "see_all_keys")
     found = scope.keys()
     return [
@@ -241,7 +218,7 @@ def _asked_scope(sent: CreateKey) -> KeyScope | None:
 
 async def list_keys(request: Request) -> Response:
     context, caller = context_of(request), await caller_of(request, "see_own_keys")
-    found = await context.read(caller, lambda scope: _visible(scope, caller))
+    found = await context.read(caller, lambda scope: visible_keys(scope, caller))
     return json_response(KeyList([key_answer(each.row) for each in found]))
 
 
@@ -259,37 +236,6 @@ def key_answer(row: KeyRow) -> KeyAnswer:
         role=role_of_scope(scope),
         scope=scope,
     )
-
-
-# -------------------------------------------------------------------------------------------- pages
-
-
-async def keys_page(request: Request) -> Response:
-    return await _render_keys(request, await page_session(request))
-
-
-async def create_key_by_form(request: Request) -> Response:
-    """The page itself shows the key: a redirect would have to carry it."""
-    session, sent = await signed_in_form(request)
-    label, asked = sent.get("label", "").strip() or None, sent.get("scope")
-    if asked is not None and asked not in SCOPES:
-        raise Problem(400, "invalid_value", f"scope: expected one of {', '.join(SCOPES)}")
-    full, _ = await make_key(request, session.caller, label, asked)
-    return await _render_keys(request, session, full)
-
-
-async def revoke_key_by_form(request: Request) -> Response:
-    session, _ = await signed_in_form(request)
-    await drop_key(request, session.caller, request.path_params["key_id"])
-    return redirect("/keys")
-
-
-async def _render_keys(request: Request, session: Session, new_key: str | None = None) -> Response:
-    caller = session.caller
-    found = await context_of(request).read(caller, lambda scope: _visible(scope, caller))
-    given = [each for each in SCOPES if caller.role in MAY_GIVE[each]]
-    scopes = [(each, SCOPE_TEXTS[each]) for each in given]
-    return render(KeysPage(session=session, keys=found, scopes=scopes, new_key=new_key))
 
 
 # ------------------------------------------------------------------------------------------- routes
@@ -326,7 +272,4 @@ routes: tuple[LeanRoute, ...] = (
         errors=(403, 404),
         tag="keys",
     ),
-    page_route("GET", "/keys", keys_page),
-    page_route("POST", "/keys", create_key_by_form),
-    page_route("POST", "/keys/{key_id}/revoke", revoke_key_by_form),
 )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,45 +18,13 @@ from rollbook.server.accounts.audit import note
 from rollbook.server.accounts.callers import caller_of
 from rollbook.server.accounts.keys import scope_of_key
 from rollbook.server.accounts.manage_keys import revoke
-from rollbook.server.accounts.pages import (
-    Page,
-    page_route,
-    page_session,
-    redirect,
-    render,
-    signed_in_form,
-)
-from rollbook.server.accounts.roles import MAY_GIVE, may, require, require_power_over
-from rollbook.server.accounts.sessions import Session
-from rollbook.server.accounts.sign_in import (
-    BODY_LIMIT,
-)
+from rollbook.server.accounts.roles import MAY_GIVE, require, require_power_over
+from rollbook.server.accounts.sign_in import BODY_LIMIT
 from rollbook.server.context import Caller, context_of
 from rollbook.server.http.openapi import LeanRoute, query, route
 from rollbook.server.http.requests import json_body
-from rollbook.server.http.responses import Problem, json_response, not_found, wire_time
-from rollbook.server.queries import (
-    ROLES,
-    InvitationRow,
-    MemberRow,
-    Scope,
-)
-
-INVITATION_LASTS_S = 7 * 24 * 3600
-MOST_OPEN_INVITATIONS = 200
-
-
-@dataclass(frozen=True, kw_only=True)
-class MembersPage(Page):
-    template: ClassVar[str] = "members.html"
-    title: ClassVar[str] = "Members"
-    session: Session
-    members: list[MemberRow]
-    invitations: list[InvitationRow]
-    roles: tuple[str, ...] = ROLES
-    may_manage: bool
-    invitation_url: str | None = None
-
+from rollbook.server.http.responses import json_response, not_found, wire_time
+from rollbook.server.queries import MemberRow, Scope
 
 # ------------------------------------------------------------------------------------------ members
 
@@ -67,6 +32,8 @@ class MembersPage(Page):
 async def change_role_of(
     request: Request, caller: Caller, user_id: str, role: Role
 ) -> tuple[MemberRow, list[str]]:
+    """Ends the member's sessions here: a session never gains or loses power. Keys that may do more than the new role
+    end too."""
     require(caller, "change_roles")
 
     def change(scope: Scope) -> tuple[MemberRow, list[str]]:
@@ -74,6 +41,8 @@ async def change_role_of(
         require_power_over(caller, before.role, role)
         after = scope.set_role(user_id, role)
         assert after is not None, "they were a member in this transaction"
+        if before.role != role:
+            scope.end_sessions(user_id)
         revoked = _revoke_keys_of(scope, request, caller, user_id, keep_for=role)
         note(
             scope,
@@ -167,49 +136,6 @@ def _member_answer(row: MemberRow) -> MemberAnswer:
     return MemberAnswer(row.user_id, row.email, row.name, row.role, wire_time(row.created_at_us))
 
 
-# -------------------------------------------------------------------------------------------- pages
-
-
-async def members_page(request: Request) -> Response:
-    return await render_members(request, await page_session(request))
-
-
-async def render_members(
-    request: Request, session: Session, invitation_url: str | None = None
-) -> Response:
-    may_manage = may(session.caller, "invite")
-
-    def find(scope: Scope) -> tuple[list[MemberRow], list[InvitationRow]]:
-        return scope.members(), scope.invitations() if may_manage else []
-
-    members, invitations = await context_of(request).read(session.caller, find)
-    page = MembersPage(
-        session=session,
-        members=members,
-        invitations=invitations,
-        may_manage=may_manage,
-        invitation_url=invitation_url,
-    )
-    return render(page)
-
-
-async def change_role_by_form(request: Request) -> Response:
-    session, sent = await signed_in_form(request)
-    role = sent.get("role", "")
-    if role not in ROLES:
-        raise Problem(400, "invalid_value", f"role: expected one of {', '.join(ROLES)}")
-    user_id = request.path_params["user_id"]
-    await change_role_of(request, session.caller, user_id, role)  # type: ignore[arg-type]
-    return redirect("/members")
-
-
-async def remove_by_form(request: Request) -> Response:
-    session, sent = await signed_in_form(request)
-    user_id, keep_keys = request.path_params["user_id"], "keep_keys" in sent
-    await remove_member_of(request, session.caller, user_id, keep_keys=keep_keys)
-    return redirect("/members")
-
-
 # ------------------------------------------------------------------------------------------- routes
 
 _CHANGE_ROLE = msgspec.json.Decoder(ChangeRole)
@@ -228,7 +154,7 @@ routes: tuple[LeanRoute, ...] = (
         "PATCH",
         "/api/members/{user_id}",
         change_role,
-        summary="Changes the role of a member. Their keys that may do more than the new role end.",
+        summary="Changes the role of a member. Their sessions and their keys that may do more than the new role end.",
         takes=ChangeRole,
         gives=MemberChanged,
         errors=(403, 404, 409),
@@ -244,7 +170,4 @@ routes: tuple[LeanRoute, ...] = (
         parameters=(query("keep_keys", {"type": "boolean"}, "Whether their keys keep working."),),
         tag="people",
     ),
-    page_route("GET", "/members", members_page),
-    page_route("POST", "/members/{user_id}/role", change_role_by_form),
-    page_route("POST", "/members/{user_id}/remove", remove_by_form),
 )

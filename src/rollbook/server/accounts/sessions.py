@@ -131,7 +131,7 @@ def set_cookie(request: Request, response: Response, token: str) -> None:
         cookie_name(request),
         token,
         max_age=SESSION_LASTS_S,
-        path="/",
+        path=_cookie_path(request),
         secure=is_https(request),
         httponly=True,
         samesite="lax",
@@ -140,13 +140,30 @@ def set_cookie(request: Request, response: Response, token: str) -> None:
 
 def clear_cookie(request: Request, response: Response) -> None:
     response.delete_cookie(
-        cookie_name(request), path="/", secure=is_https(request), httponly=True, samesite="lax"
+        cookie_name(request),
+        path=_cookie_path(request),
+        secure=is_https(request),
+        httponly=True,
+        samesite="lax",
     )
 
 
 def cookie_name(request: Request) -> str:
-    """Over https a browser accepts the longer name only from this host, not from another host of the domain."""
-    return f"__Host-{SESSION_COOKIE}" if is_https(request) else SESSION_COOKIE
+    """Over https a browser accepts the longer names only over https; `__Host-` only from this host, not from another
+    host of the domain, and only for the whole host."""
+    if not is_https(request):
+        return SESSION_COOKIE
+    return f"__Secure-{SESSION_COOKIE}" if _prefix(request) else f"__Host-{SESSION_COOKIE}"
+
+
+def _cookie_path(request: Request) -> str:
+    """Below a path prefix: other programs on the same host must not receive the cookie, nor replace it with theirs."""
+    return _prefix(request) or "/"
+
+
+def _prefix(request: Request) -> str:
+    prefix: str = request.scope.get("root_path", "")
+    return prefix
 
 
 def is_https(request: Request) -> bool:

@@ -1,10 +1,9 @@
 """Sign-in: by password or by a link that works once; also sign-out, a new password, and who is signed in. JSON under
-/api, and the same as forms for people."""
+/api; the pages are in the portal."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import msgspec
 import sqlalchemy as sa
@@ -25,18 +24,6 @@ from rollbook.contracts.wire.keys import KeySummary
 from rollbook.server.accounts.audit import note_failed_sign_in
 from rollbook.server.accounts.callers import caller_of
 from rollbook.server.accounts.keys import hash_of, role_of_scope, scope_of_key, shown_prefix
-from rollbook.server.accounts.pages import (
-    Fields,
-    MessagePage,
-    Page,
-    form_fields,
-    local_path,
-    page_route,
-    page_session,
-    redirect,
-    render,
-    signed_in_form,
-)
 from rollbook.server.accounts.passwords import checked_password, hashed, is_password
 from rollbook.server.accounts.sessions import (
     NewSession,
@@ -67,22 +54,6 @@ from rollbook.server.queries import (
 )
 
 BODY_LIMIT = 16 << 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class SignInPage(Page):
-    template: ClassVar[str] = "sign_in.html"
-    title: ClassVar[str] = "Sign in"
-    next: str
-    token: str | None = None
-    email: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PasswordPage(Page):
-    template: ClassVar[str] = "password.html"
-    title: ClassVar[str] = "Password"
-    has_password: bool
 
 
 # ------------------------------------------------------------------------------------------ signing in
@@ -197,6 +168,14 @@ async def change_password_of(
     return NewSignIn(made, user, membership)
 
 
+async def switch_to(request: Request, session: Session, org_id: str) -> NewSignIn:
+    """A session in another organisation of theirs; this one ends."""
+    memberships = await memberships_of(request, session.member.user_id)
+    if org_id not in {each.org_id for each in memberships}:
+        raise not_found("organisation")
+    return await begin(request, await user_of(request, session), "switch", org_id)
+
+
 async def user_of(request: Request, session: Session) -> UserRow:
     user_id = session.member.user_id
     user = await context_of(request).db.read(
@@ -242,11 +221,7 @@ async def change_password(request: Request) -> Response:
 async def change_organisation(request: Request) -> Response:
     session = await _changing_session(request)
     sent = await json_body(request, _CHANGE_ORGANISATION, BODY_LIMIT)
-    memberships = await memberships_of(request, session.member.user_id)
-    if sent.org_id not in {each.org_id for each in memberships}:
-        raise not_found("organisation")
-    begun = await begin(request, await user_of(request, session), "switch", sent.org_id)
-    return _with_cookie(request, begun)
+    return _with_cookie(request, await switch_to(request, session, sent.org_id))
 
 
 async def who_am_i(request: Request) -> Response:
@@ -284,71 +259,6 @@ def _with_cookie(request: Request, begun: NewSignIn) -> Response:
 
 def _person(user: UserRow) -> PersonAnswer:
     return PersonAnswer(user.id, user.email, user.name)
-
-
-# ----------------------------------------------------------------------------------------------- pages
-
-
-async def sign_in_page(request: Request) -> Response:
-    """The button on this page uses the link up; opening it does not, because mail scanners open links too."""
-    asked = request.query_params
-    token, next_path = asked.get("token"), local_path(asked.get("next"))
-    session = await session_of(request)
-    if session is not None and token is None:
-        return redirect(next_path)
-    return render(SignInPage(session=session, next=next_path, token=token))
-
-
-async def sign_in_by_form(request: Request) -> Response:
-    sent = await form_fields(request)
-    next_path = local_path(sent.get("next"))
-    try:
-        begun = await _begin_by_form(request, sent)
-    except Problem as problem:
-        page = SignInPage(next=next_path, email=sent.get("email", ""), problem=problem.error)
-        return render(page, problem.status, problem.headers)
-    response = redirect(next_path)
-    set_cookie(request, response, begun.new.token)
-    return response
-
-
-async def _begin_by_form(request: Request, sent: Fields) -> NewSignIn:
-    if "token" in sent:
-        return await begin(request, await user_by_link(request, sent["token"]), "link")
-    user = await user_by_password(request, sent.get("email", ""), sent.get("password", ""))
-    return await begin(request, user, "password")
-
-
-async def sign_out_by_form(request: Request) -> Response:
-    session, _ = await signed_in_form(request)
-    await end_session(context_of(request), session, address_of(request))
-    response = redirect("/sign-in")
-    clear_cookie(request, response)
-    return response
-
-
-async def password_page(request: Request) -> Response:
-    session = await page_session(request)
-    user = await user_of(request, session)
-    return render(PasswordPage(session=session, has_password=user.password_hash is not None))
-
-
-async def password_by_form(request: Request) -> Response:
-    session, sent = await signed_in_form(request)
-    user = await user_of(request, session)
-    try:
-        begun = await change_password_of(
-            request, session, sent.get("current_password"), sent.get("new_password", "")
-        )
-    except Problem as problem:
-        page = PasswordPage(
-            session=session, has_password=user.password_hash is not None, problem=problem.error
-        )
-        return render(page, problem.status, problem.headers)
-    text = "Your password is set. Everywhere else you have been signed out."
-    response = render(MessagePage(heading="Done", text=text, link="/keys", link_text="Go on"))
-    set_cookie(request, response, begun.new.token)
-    return response
 
 
 # ---------------------------------------------------------------------------------------------- routes
@@ -406,9 +316,4 @@ routes: tuple[LeanRoute, ...] = (
         gives=WhoAmI,
         tag="people",
     ),
-    page_route("GET", "/sign-in", sign_in_page),
-    page_route("POST", "/sign-in", sign_in_by_form),
-    page_route("POST", "/sign-out", sign_out_by_form),
-    page_route("GET", "/password", password_page),
-    page_route("POST", "/password", password_by_form),
 )

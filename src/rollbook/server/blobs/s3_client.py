@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
+from botocore.loaders import create_loader
 from botocore.parsers import ResponseParserError
+from botocore.session import get_session
 from urllib3.exceptions import HTTPError
 
 from rollbook.errors import ConfigurationError
@@ -40,6 +43,12 @@ def _refuse_short_body(response_dict: Mapping[str, Any], **_: Any) -> None:
         return  # an answer to HEAD has no body
     if len(body) < int(said):
         raise _ShortBody(f"{len(body)} of {said} bytes")
+
+
+@cache
+def _loader(data_path: str | None) -> Any:
+    """The description of S3 that boto3 reads: reading it takes far longer than the rest of making a client."""
+    return create_loader(data_path)
 
 
 def s3_client(
@@ -77,7 +86,9 @@ def s3_client(
         response_checksum_validation="when_required",
     )
     try:
-        session = boto3.Session(region_name=region)
+        core = get_session()
+        core.register_component("data_loader", _loader(core.get_config_variable("data_path")))
+        session = boto3.Session(region_name=region, botocore_session=core)
         client = session.client("s3", endpoint_url=endpoint, config=config)
         client.meta.events.register("before-parse.s3", _refuse_short_body)
         credentials = session.get_credentials()

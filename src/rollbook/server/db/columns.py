@@ -77,6 +77,16 @@ def time_column(name: str, *, required: bool = True) -> sa.Column[int]:
     return sa.Column(name, sa.BigInteger, nullable=not required)
 
 
+def count(name: str) -> sa.Column[int]:
+    """A number of things, of which there are none at first. A migration adds it to rows that exist."""
+    return sa.Column(name, sa.Integer, nullable=False, server_default="0")
+
+
+def flag(name: str) -> sa.Column[bool]:
+    """Something that is not so at first. A migration adds it to rows that exist."""
+    return sa.Column(name, sa.Boolean, nullable=False, server_default=sa.false())
+
+
 def within_tenant(parent: str, column: str) -> sa.ForeignKeyConstraint:
     return sa.ForeignKeyConstraint(
         ["org_id", column], [f"{parent}.org_id", f"{parent}.id"], ondelete="CASCADE"

@@ -78,6 +78,16 @@ episodes = sa.Table(
     sa.Index(None, "org_id", "status", "created_at_us", "id"),
 )
 
+_has_revision = episodes.c.policy_revision_id.is_not(None)
+sa.Index(
+    "ix_episodes_policy_revision",
+    episodes.c.org_id,
+    episodes.c.policy_revision_id,
+    episodes.c.created_at_us,
+    sqlite_where=_has_revision,
+    postgresql_where=_has_revision,
+)
+
 episode_terms = sa.Table(
     "episode_terms",
     metadata,

@@ -23,6 +23,7 @@ from rollbook.server.db.account_tables import (
     sign_in_links,
     users,
 )
+from rollbook.server.db.analysis_table import episode_analyses
 from rollbook.server.db.columns import metadata
 from rollbook.server.db.episode_tables import (
     artifacts,
@@ -36,6 +37,8 @@ from rollbook.server.db.episode_tables import (
     usage,
 )
 from rollbook.server.db.eval_tables import (
+    eval_attempts,
+    eval_evidence,
     eval_results,
     eval_runs,
     verification_results,
@@ -44,7 +47,10 @@ from rollbook.server.db.eval_tables import (
     webhooks,
 )
 from rollbook.server.db.lease_table import leases
+from rollbook.server.db.ledger_tables import ledger_baselines, ledger_runs, locked_gates
+from rollbook.server.db.lineage_tables import training_sources
 from rollbook.server.db.retention_tables import legal_holds, retention_policies
+from rollbook.server.db.store_tables import stores
 
 __all__ = [
     "api_keys",
@@ -52,14 +58,20 @@ __all__ = [
     "audit_log",
     "device_logins",
     "doomed_objects",
+    "episode_analyses",
     "episode_terms",
     "episodes",
+    "eval_attempts",
+    "eval_evidence",
     "eval_results",
     "eval_runs",
     "idempotency_keys",
     "invitations",
     "leases",
+    "ledger_baselines",
+    "ledger_runs",
     "legal_holds",
+    "locked_gates",
     "memberships",
     "metadata",
     "organisations",
@@ -67,6 +79,8 @@ __all__ = [
     "retention_policies",
     "sessions",
     "sign_in_links",
+    "stores",
+    "training_sources",
     "upload_parts",
     "uploads",
     "usage",

@@ -318,7 +318,7 @@ async def download_artifact(request: Request) -> Response:
     artifact = await _stored_artifact(context, caller, episode_id, kind)
     object_key = artifact.object_key
     if asked is not None:
-        object_key = await _playable_key(context, caller, artifact)
+        object_key = await playable_key(context, caller, artifact)
     url = await context.blobs.presign_get(
         object_key,
         ttl_s=context.settings.download_ttl_s,
@@ -341,18 +341,24 @@ async def _stored_artifact(
     artifact = next((each for each in episode.artifacts if each.kind == kind), None)
     if artifact is None or artifact.status == "requested":
         raise not_found("artifact")
+    await served_blob(context, caller, artifact)
+    return artifact
+
+
+async def served_blob(context: ServerContext, caller: Caller, artifact: ArtifactRow) -> BlobInfo:
+    """The stored bytes of an artifact that was uploaded. Raises Problem unless they are the checked ones."""
     if artifact.status == "refused":
         raise _not_served(artifact.detail)
     info = await context.blobs.head(artifact.object_key)
     if info is None:
-        context.log.error("artifact_lost", episode_id=episode_id, kind=kind)
+        context.log.error("artifact_lost", episode_id=artifact.episode_id, kind=artifact.kind)
         raise _not_served("its bytes are gone from the blob store")
     if not is_as_checked(artifact, info):
         await _check_again(context, caller.org_id, artifact)
-    return artifact
+    return info
 
 
-async def _playable_key(context: ServerContext, caller: Caller, artifact: ArtifactRow) -> str:
+async def playable_key(context: ServerContext, caller: Caller, artifact: ArtifactRow) -> str:
     """A URL that a browser can play: the video itself, or its copy."""
     if artifact.playable:
         return artifact.object_key

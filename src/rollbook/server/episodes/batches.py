@@ -247,7 +247,7 @@ routes: tuple[LeanRoute, ...] = (
         takes=CreateEpisodes,
         gives=EpisodesCreated,
         status=201,
-        errors=(403,),
+        errors=(403, 409),
     ),
     route(
         "POST",

@@ -24,7 +24,7 @@ from rollbook.contracts.wire.retention import (
 )
 from rollbook.server.accounts.audit import note
 from rollbook.server.accounts.callers import caller_of
-from rollbook.server.context import ServerContext, context_of
+from rollbook.server.context import Caller, ServerContext, context_of
 from rollbook.server.episodes.artifacts import remove_blobs
 from rollbook.server.episodes.quotas import quota_of
 from rollbook.server.http.openapi import LeanRoute, route
@@ -91,44 +91,50 @@ async def list_retention_policies(request: Request) -> Response:
 
 
 async def create_retention_policy(request: Request) -> Response:
-    context, caller = context_of(request), await caller_of(request, "manage_retention")
-    body = await json_body(request, _create, _BODY_LIMIT)
+    caller = await caller_of(request, "manage_retention")
+    made = await add_policy(request, caller, await json_body(request, _create, _BODY_LIMIT))
+    return json_response(answer_from_row(RetentionPolicyAnswer, made), 201)
 
+
+async def add_policy(request: Request, caller: Caller, body: CreateRetentionPolicy) -> RetentionRow:
     def create(scope: Scope) -> RetentionRow:
         if len(scope.retention_policies()) >= MOST_POLICIES:
             text = f"this organisation has {MOST_POLICIES} retention policies; delete those that nobody needs"
             raise Problem(409, "too_many_policies", text)
-        policy = _policy(scope, body, caller.name)
+        policy = policy_of(scope, body, caller.name)
         scope.add_retention_policy(policy)
         said = msgspec.structs.asdict(body)
         note(scope, request, caller, "retention.created", policy.id, **said)
         return policy
 
-    made = await context.write(caller, create)
-    return json_response(answer_from_row(RetentionPolicyAnswer, made), 201)
+    return await context_of(request).write(caller, create)
 
 
-def _policy(scope: Scope, body: CreateRetentionPolicy, by: str | None = None) -> RetentionRow:
+def policy_of(scope: Scope, body: CreateRetentionPolicy, by: str | None = None) -> RetentionRow:
+    """Checked, and not stored."""
     return scope.new_retention_policy(body.older_than_days, body.source, body.tags, by)
 
 
 async def delete_retention_policy(request: Request) -> Response:
-    context, caller = context_of(request), await caller_of(request, "manage_retention")
+    caller = await caller_of(request, "manage_retention")
     policy_id: str = request.path_params["policy_id"]
+    await drop_policy(request, caller, policy_id)
+    return json_response(RetentionPolicyDeleted(policy_id))
 
+
+async def drop_policy(request: Request, caller: Caller, policy_id: str) -> None:
     def delete(scope: Scope) -> None:
         if not scope.delete_retention_policy(policy_id):
             raise not_found("retention policy")
         note(scope, request, caller, "retention.deleted", policy_id)
 
-    await context.write(caller, delete)
-    return json_response(RetentionPolicyDeleted(policy_id))
+    await context_of(request).write(caller, delete)
 
 
 async def preview_retention(request: Request) -> Response:
     context, caller = context_of(request), await caller_of(request, "manage_retention")
     body = await json_body(request, _create, _BODY_LIMIT)
-    found = await context.read(caller, lambda scope: preview(scope, _policy(scope, body)))
+    found = await context.read(caller, lambda scope: preview(scope, policy_of(scope, body)))
     return json_response(found)
 
 

@@ -5,7 +5,7 @@ Creating and finalizing an episode without artifacts, the most frequent requests
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import msgspec
 from starlette.requests import Request
@@ -24,14 +24,10 @@ from rollbook.contracts.wire.episodes import (
     FinalizeEpisode,
 )
 from rollbook.digest import digest_of
-from rollbook.errors import EpisodeArchived
 from rollbook.server.accounts.callers import caller_of
-from rollbook.server.accounts.roles import require, require_own
 from rollbook.server.context import Caller, ServerContext, base_url_of, context_of
 from rollbook.server.db.columns import new_id
-from rollbook.server.episodes.artifacts import (
-    remove_blobs,
-)
+from rollbook.server.episodes.changes import Change, archive, change_tags_of, delete, restore
 from rollbook.server.episodes.finalize import finalized, finalized_many
 from rollbook.server.episodes.messages import (
     created_answer,
@@ -45,7 +41,7 @@ from rollbook.server.episodes.uploads import signed_urls, slot
 from rollbook.server.http.openapi import LeanRoute, header, route
 from rollbook.server.http.requests import decoded, json_body, json_text
 from rollbook.server.http.responses import json_response, not_found, problem_of, wire_time
-from rollbook.server.queries import DoomedObject, EpisodeRow, Scope
+from rollbook.server.queries import EpisodeRow, Scope
 
 _create = msgspec.json.Decoder(CreateEpisode)
 _finalize = msgspec.json.Decoder(FinalizeEpisode)
@@ -155,77 +151,41 @@ async def list_episodes(request: Request) -> Response:
 # ------------------------------------------------------------------------------------------ change
 
 
-async def _changed(
-    request: Request,
-    caller: Caller,
-    event: str,
-    change: Callable[[Scope, str], EpisodeRow | None],
-) -> Response:
+async def _changed(request: Request, change: Change) -> Response:
+    caller = await caller_of(request, "organise")
+    return await _change(request, caller, change)
+
+
+async def _change(request: Request, caller: Caller, change: Change) -> Response:
     episode_id: str = request.path_params["episode_id"]
-
-    def work(scope: Scope) -> EpisodeRow | None:
-        episode = change(scope, episode_id)
-        if episode is not None:
-            scope.audit(event, actor=caller.name, subject=episode_id)
-        return episode
-
-    episode = await context_of(request).write(caller, work)
+    episode = await context_of(request).write(
+        caller, lambda scope: change(scope, caller, episode_id)
+    )
     if episode is None:
         raise not_found("episode")
     return json_response(episode_answer(episode))
 
 
 async def archive_episode(request: Request) -> Response:
-    return await _changed(
-        request, await caller_of(request, "organise"), "episode.archived", Scope.archive_episode
-    )
+    return await _changed(request, archive)
 
 
 async def restore_episode(request: Request) -> Response:
-    return await _changed(
-        request, await caller_of(request, "organise"), "episode.restored", Scope.restore_episode
-    )
+    return await _changed(request, restore)
 
 
 async def change_tags(request: Request) -> Response:
     caller = await caller_of(request, "organise")
     body = await json_body(request, _change_tags, context_of(request).settings.body_limit_bytes)
-
-    def change(scope: Scope, episode_id: str) -> EpisodeRow | None:
-        episode = scope.episode(episode_id)
-        if episode is None:
-            return None
-        if episode.status == "archived":
-            raise EpisodeArchived(episode_id=episode_id)
-        kept = [tag for tag in episode.tags if tag not in body.remove]
-        return scope.tag_episode(episode_id, [*kept, *body.add])
-
-    return await _changed(request, caller, "episode.tagged", change)
+    return await _change(request, caller, partial(change_tags_of, add=body.add, remove=body.remove))
 
 
 async def delete_episode(request: Request) -> Response:
     """When this answers, the rows are deleted. The blobs are deleted too, or noted and deleted later."""
     episode_id: str = request.path_params["episode_id"]
-    context = context_of(request)
     caller = await caller_of(request, "delete_own")
-
-    def delete(scope: Scope) -> list[DoomedObject] | None:
-        episode = scope.episode(episode_id)
-        if episode is None:
-            return None
-        require_own(caller, episode.created_by, "episode")
-        if scope.is_scenario(episode_id):  # which would go too
-            require(caller, "change_scenarios")
-        doomed = scope.delete_episode(episode_id)
-        if doomed is not None:
-            scope.audit("episode.deleted", actor=caller.name, subject=episode_id)
-        return doomed
-
-    doomed = await context.write(caller, delete)
-    if doomed is None:
+    if not await delete(context_of(request), caller, episode_id):
         raise not_found("episode")
-    context.metrics.episode("deleted")
-    await remove_blobs(context, caller.org_id, doomed)
     return json_response(EpisodeDeleted(episode_id))
 
 

@@ -184,7 +184,7 @@ async def start_upload(request: Request) -> Response:
     if upload is None:  # the episode was deleted meanwhile
         await context.blobs.abort_multipart(artifact.object_key, store_id)
         raise not_found("episode")
-    return json_response(await _state(context, base_url, upload), 201)
+    return json_response(await _state(context, base_url, upload, done={}), 201)
 
 
 def _part_size(context: ServerContext, body: StartUpload) -> int:
@@ -209,7 +209,8 @@ async def read_upload(request: Request) -> Response:
     base_url = base_url_of(request)
     caller = await caller_of(request, "record")
     upload = await _upload(context, caller, request)
-    return json_response(await _state(context, base_url, upload))
+    done = {} if upload.completed_at_us is not None else await _arrived(context, upload)
+    return json_response(await _state(context, base_url, upload, done))
 
 
 async def _upload(context: ServerContext, caller: Caller, request: Request) -> UploadRow:
@@ -224,11 +225,11 @@ async def _upload(context: ServerContext, caller: Caller, request: Request) -> U
     return upload
 
 
-async def _state(context: ServerContext, base_url: str, upload: UploadRow) -> UploadState:
-    """The blob store knows which parts arrived: clients send them there directly."""
+async def _state(
+    context: ServerContext, base_url: str, upload: UploadRow, done: dict[int, int]
+) -> UploadState:
     ttl_s = context.settings.upload_ttl_s
     expected = _expected_parts(upload)
-    done = {} if upload.completed_at_us is not None else await _arrived(context, upload, expected)
     missing = [number for number in expected if number not in done]
     urls = [
         PartUrl(number, await _part_url(context, base_url, upload, number, expected[number]))
@@ -248,10 +249,12 @@ async def _state(context: ServerContext, base_url: str, upload: UploadRow) -> Up
     )
 
 
-async def _arrived(
-    context: ServerContext, upload: UploadRow, expected: dict[int, int]
-) -> dict[int, int]:
-    """The size of each part that has arrived whole. Raises UploadNotFound when the blob store has lost the upload."""
+async def _arrived(context: ServerContext, upload: UploadRow) -> dict[int, int]:
+    """The size of each part that has arrived whole. The blob store knows: clients send the parts there directly.
+
+    Raises UploadNotFound when the blob store has lost the upload.
+    """
+    expected = _expected_parts(upload)
     try:
         parts = await context.blobs.parts(upload.object_key, upload.store_id or "")
     except UploadNotFound:

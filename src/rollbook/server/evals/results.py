@@ -1,7 +1,7 @@
 """Results of an eval run over HTTP: record one, or a thousand in one transaction, and read them page by page.
 
-A result fills the row that its baseline has since the run was created, so sending it again replaces it. The counts of a
-run are computed from its rows each time.
+A result fills the row that its baseline has since the run was created. A later result replaces it; the earlier one is
+kept as an attempt, and the run counts the pairs that were retried.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from starlette.responses import Response
 
 from rollbook.contracts.evals import RESULT_STATUSES
 from rollbook.contracts.wire.eval_runs import (
+    EvalAttemptAnswer,
+    EvalAttemptList,
     EvalResultAnswer,
     EvalResultList,
     OneResultPut,
@@ -35,7 +37,7 @@ from rollbook.server.evals.metric_values import (
     lacks_baseline,
     with_baseline,
 )
-from rollbook.server.evals.runs import CLOSED, closed
+from rollbook.server.evals.runs import closed
 from rollbook.server.http.listing import listing_of, page_parameters
 from rollbook.server.http.openapi import LeanRoute, query, route
 from rollbook.server.http.requests import json_body
@@ -46,7 +48,14 @@ from rollbook.server.http.responses import (
     not_found,
     problem_of,
 )
-from rollbook.server.queries import EvalResultRow, EvalRunRow, NewResult, Scope
+from rollbook.server.queries import (
+    CLOSED,
+    EvalAttemptRow,
+    EvalResultRow,
+    EvalRunRow,
+    NewResult,
+    Scope,
+)
 
 MOST_ON_A_PAGE = 1000
 _DEFAULT_ON_A_PAGE = 100
@@ -144,8 +153,10 @@ def put_results(
             taken.append(each)
             answers.append(rows[each.baseline_episode_id])
     if taken:
-        scope.write_eval_results(run_id, _completed(scope, taken))
-        run = scope.recount_eval_run(run_id, "running") or run
+        if not (run.episodes_completed or run.episodes_failed):
+            scope.enter_in_ledger(run_id)
+        retried = scope.write_eval_results(run_id, _completed(scope, taken))
+        run = scope.recount_eval_run(run_id, "running", retried=retried) or run
     return run, answers
 
 
@@ -186,6 +197,22 @@ async def list_eval_results(request: Request) -> Response:
     )
 
 
+async def list_eval_attempts(request: Request) -> Response:
+    caller = await caller_of(request, "read")
+    asked = listing_of(request.query_params, limit=_DEFAULT_ON_A_PAGE, most=MOST_ON_A_PAGE)
+    run_id: str = request.path_params["eval_run_id"]
+
+    def find(scope: Scope) -> tuple[list[EvalAttemptRow], str | None]:
+        if scope.eval_run(run_id) is None:
+            raise not_found("eval run")
+        return scope.eval_attempts(run_id, asked.cursor, asked.limit)
+
+    found, following = await context_of(request).read(caller, find)
+    return json_response(
+        EvalAttemptList([answer_from_row(EvalAttemptAnswer, each) for each in found], following)
+    )
+
+
 _RUN = "/api/ingest/eval-run/{eval_run_id}"
 
 routes: tuple[LeanRoute, ...] = (
@@ -193,7 +220,7 @@ routes: tuple[LeanRoute, ...] = (
         "POST",
         f"{_RUN}/result",
         put_result,
-        summary="Records the result of one baseline; a later result replaces it.",
+        summary="Records the result of one baseline; a later result replaces it, and both are kept.",
         takes=PutResult,
         gives=ResultPut,
         errors=(403, 404, 409),
@@ -220,6 +247,16 @@ routes: tuple[LeanRoute, ...] = (
             query("status", {"enum": list(RESULT_STATUSES)}, "Only this status."),
             *page_parameters(MOST_ON_A_PAGE),
         ),
+        tag="eval runs",
+    ),
+    route(
+        "GET",
+        "/api/eval-runs/{eval_run_id}/attempts",
+        list_eval_attempts,
+        summary="Lists the results that were replaced by later ones, by baseline.",
+        gives=EvalAttemptList,
+        errors=(400, 404),
+        parameters=page_parameters(MOST_ON_A_PAGE),
         tag="eval runs",
     ),
 )

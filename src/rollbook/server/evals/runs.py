@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -15,12 +16,21 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rollbook.contracts.decision import Rollup
+from rollbook import __version__
 from rollbook.contracts.evals import MOST_BASELINES, RUN_STATUSES, EvalResult
+from rollbook.contracts.evidence import (
+    DecidedFrom,
+    result_digest,
+    results_digest,
+    summary_digest,
+)
 from rollbook.contracts.gate import Gate, gate_from
 from rollbook.contracts.policy import revision_identity
 from rollbook.contracts.wire.eval_runs import (
     CreateEvalRun,
+    EpisodeUseAnswer,
+    EpisodeUses,
+    EvalResultAnswer,
     EvalRunAnswer,
     EvalRunCreated,
     EvalRunDeleted,
@@ -31,20 +41,27 @@ from rollbook.contracts.wire.eval_runs import (
 )
 from rollbook.contracts.wire.limits import LONGEST_INDEXED
 from rollbook.digest import digest_of
-from rollbook.errors import ConfigurationError, ConflictingRevision, InvalidText
+from rollbook.errors import ConflictingRevision, InvalidText
+from rollbook.scoring.labels import Labels, label_names
 from rollbook.server.accounts.callers import caller_of
 from rollbook.server.accounts.roles import require_own
 from rollbook.server.context import Caller, ServerContext, context_of
 from rollbook.server.db.value_checks import checked_object, checked_text
+from rollbook.server.evals.locked_gates import applicable_gate, checked_gate, refuse_weaker
 from rollbook.server.http.listing import listing_of, page_parameters
 from rollbook.server.http.openapi import LeanRoute, header, query, route
 from rollbook.server.http.requests import decoded, json_body, json_text
 from rollbook.server.http.responses import Problem, answer_from_row, json_response, not_found
-from rollbook.server.queries import EvalResultRow, EvalRunFilter, EvalRunRow, Scope
+from rollbook.server.queries import (
+    EpisodeUse,
+    EvalResultRow,
+    EvalRunFilter,
+    EvalRunRow,
+    Scope,
+)
 from rollbook.server.webhooks.events import announce_run
 
 MOST_ON_A_PAGE = 200
-CLOSED = ("completed", "cancelled")
 _DEFAULT_ON_A_PAGE = 50
 _MOST_TRIES = 5
 _MOST_NAMED = 20
@@ -66,13 +83,12 @@ async def create_eval_run(request: Request) -> Response:
     if len(baselines) > MOST_BASELINES:
         expected = f"at most {MOST_BASELINES} episodes; make several runs of them"
         raise _invalid_value("baseline_episode_ids", f"expected {expected}")
-    # the default is stored too: it must not change during a run
-    gate = (
-        await context.read(caller, lambda scope: _default_gate(scope, baselines))
-        if body.gate is None
-        else _checked_gate(body.gate)
+    given_gate = None if body.gate is None else checked_gate(body.gate)
+    # the default is stored too, and so are the labels: they must not change during a run
+    gate, gate_name, labels = await context.read(
+        caller, lambda scope: _gate_and_labels(scope, given_gate, body.gate_name, baselines)
     )
-    values = _values(body, gate, caller)
+    values = {**_values(body, gate, caller), "gate_name": gate_name}
     key = request.headers.get("idempotency-key")
     idempotency = None if key is None else (key, digest_of("rollbook.create-eval-run", text))
     named = (
@@ -93,11 +109,19 @@ async def create_eval_run(request: Request) -> Response:
             except (ConflictingRevision, InvalidText) as error:
                 error.record = name  # the sender has to know which one of two
                 raise
-        return scope.create_eval_run({**values, **revisions}, baselines, idempotency)
+        return scope.create_eval_run({**values, **revisions}, baselines, idempotency, labels)
 
     run = await context.write(caller, create)
     kept: Literal[True] | UnsetType = True if given else UNSET
-    made = EvalRunCreated(run.id, run.status, run.episode_count, run.gate_digest, kept, run.gate)
+    made = EvalRunCreated(
+        run.id,
+        run.status,
+        run.episode_count,
+        run.gate_digest,
+        kept,
+        run.gate,
+        UNSET if run.gate_name is None else run.gate_name,
+    )
     return json_response(made, 201, {"Idempotency-Replayed": "true"} if run.replayed else {})
 
 
@@ -120,18 +144,31 @@ def _values(body: CreateEvalRun, gate: Gate, caller: Caller) -> dict[str, Any]:
     }
 
 
+def _gate_of_run(
+    scope: Scope, given: Gate | None, name: str | None, baselines: Sequence[str]
+) -> tuple[Gate, str | None]:
+    """The gate that judges, and the name of the locked gate that it is, or is stricter than."""
+    locked = applicable_gate(scope, name)
+    if locked is None:
+        return given or _default_gate(scope, baselines), None
+    if given is None:
+        return gate_from(locked.gate), locked.name
+    refuse_weaker(given, locked)
+    return given, locked.name
+
+
+def _gate_and_labels(
+    scope: Scope, given: Gate | None, name: str | None, baselines: Sequence[str]
+) -> tuple[Gate, str | None, dict[str, dict[str, tuple[str, ...]]]]:
+    gate, gate_name = _gate_of_run(scope, given, name, baselines)
+    return gate, gate_name, scope.episode_labels(baselines, label_names(gate))
+
+
 def _default_gate(scope: Scope, baselines: Sequence[str]) -> Gate:
     recorded = scope.episode_outcomes(baselines).values()
     return Gate.for_baselines(
         {name for each in recorded for name, value in each.items() if value is not None}
     )
-
-
-def _checked_gate(given: Mapping[str, Any]) -> Gate:
-    try:
-        return gate_from(given)
-    except ConfigurationError as error:
-        raise Problem(400, "invalid_value", str(error), where="$.gate") from error
 
 
 def _no_such_baselines(unknown: Sequence[str]) -> Problem:
@@ -151,39 +188,88 @@ def _invalid_value(name: str, text: str) -> Problem:
 
 
 async def finalize_eval_run(request: Request) -> Response:
-    """A repeated finalize computes the summary again. Results that arrive meanwhile are included."""
+    """A repeated finalize computes the summary again, except when baselines were deleted after the first one: whoever
+    deletes a lost pair must not get another decision. Results that arrive meanwhile are included."""
     context = context_of(request)
     caller = await caller_of(request, "evaluate")
     body = await json_body(request, _finalize, context.settings.body_limit_bytes)
     run_id: str = request.path_params["eval_run_id"]
 
-    def look(scope: Scope) -> tuple[EvalRunRow, list[EvalResultRow], dict[str, str]]:
-        run = _open_run(scope, run_id)
-        return run, scope.all_eval_results(run_id), scope.critical_baselines(run_id)
-
     for _ in range(_MOST_TRIES):
-        run, results, critical = await context.read(caller, look)
-        summary = await asyncio.to_thread(summary_of, run, results, critical)
-        revision = run.revision
+        state = await context.read(caller, lambda scope: _run_state(scope, run_id))
+        summary = await asyncio.to_thread(state.summary)
+        decided = await asyncio.to_thread(state.decided_from, summary)
+        revision = state.run.revision
 
         def finish(scope: Scope) -> tuple[EvalRunRow | None, bool]:
-            return _finish(scope, context, run_id, body, (summary, revision))  # noqa: B023
+            done, told = _finish(scope, context, run_id, body, (summary, revision))  # noqa: B023
+            if done is not None and decided is not None:  # noqa: B023
+                scope.keep_evidence(run_id, decided)  # noqa: B023
+            return done, told
 
         done, told = await context.write(caller, finish)
         if told:
             context.deliveries_wanted.put_nowait(caller.org_id)
         if done is not None:
-            return json_response(EvalRunFinalized(done.id, done.status, summary.to_wire()))
+            return json_response(EvalRunFinalized(done.id, done.status, summary))
     text = "results are still arriving; finalize the run when its runners are done"
     raise Problem(409, "results_arriving", text)
 
 
-def summary_of(
-    run: EvalRunRow, results: Sequence[EvalResultRow], critical: Mapping[str, str]
-) -> Rollup:
-    from rollbook.scoring import rollup  # loads scipy, which most processes never need
+@dataclass(frozen=True)
+class _RunState:
+    """Everything that the summary of a run is made of."""
 
-    pairs = [
+    run: EvalRunRow
+    results: Sequence[EvalResultRow]
+    critical: Mapping[str, str]
+    labels: Mapping[str, Labels]
+    earlier_runs: int
+
+    def summary(self) -> dict[str, Any]:
+        run = self.run
+        if run.status == "completed" and run.altered and run.summary is not None:
+            return run.summary
+        from rollbook.scoring import rollup  # loads scipy, which most processes never need
+
+        return rollup(
+            as_results(self.results),
+            gate_from(run.gate),
+            total=run.episode_count,
+            deleted=run.altered,
+            critical=self.critical,
+            labels=self.labels,
+            retried=run.retried,
+            earlier_runs=self.earlier_runs,
+            gate_name=run.gate_name,
+        ).to_wire()
+
+    def decided_from(self, summary: dict[str, Any]) -> dict[str, Any] | None:
+        """To be kept with the summary; None where the summary is the one that is stored already."""
+        run = self.run
+        if summary is run.summary:
+            return None
+        digests = [result_digest(answer_from_row(EvalResultAnswer, each)) for each in self.results]
+        decided = DecidedFrom(
+            total=run.episode_count,
+            deleted=run.altered,
+            retried=run.retried,
+            earlier_runs=self.earlier_runs,
+            critical=dict(self.critical),
+            gate_name=run.gate_name,
+            gate_digest=run.gate_digest,
+            summary_digest=summary_digest(summary),
+            result_digests=digests,
+            results_digest=results_digest(digests),
+            rollbook=__version__,
+        )
+        kept: dict[str, Any] = msgspec.to_builtins(decided)
+        return kept
+
+
+def as_results(rows: Sequence[EvalResultRow]) -> list[EvalResult]:
+    """As scoring and reports take them."""
+    return [
         EvalResult(
             baseline_episode_id=each.baseline_episode_id,
             candidate_episode_id=each.candidate_episode_id,
@@ -191,15 +277,24 @@ def summary_of(
             metrics=each.metrics,
             error=each.error,
         )
-        for each in results
+        for each in rows
     ]
-    return rollup(
-        pairs,
-        gate_from(run.gate),
-        total=run.episode_count,
-        deleted=run.episode_count - len(pairs),
-        critical=critical,
-    )
+
+
+def _run_state(scope: Scope, run_id: str) -> _RunState:
+    run = _open_run(scope, run_id)
+    results = scope.all_eval_results(run_id)
+    labels = {
+        each.baseline_episode_id: {name: tuple(values) for name, values in each.labels.items()}
+        for each in results
+        if each.labels is not None
+    }
+    # runs of older releases have no labels
+    unknown = [each.baseline_episode_id for each in results if each.labels is None]
+    if unknown:
+        labels |= scope.episode_labels(unknown, label_names(gate_from(run.gate)))
+    critical, earlier = scope.critical_baselines(run_id), scope.earlier_runs(run_id)
+    return _RunState(run, results, critical, labels, earlier)
 
 
 def _finish(
@@ -207,7 +302,7 @@ def _finish(
     context: ServerContext,
     run_id: str,
     body: FinalizeEvalRun,
-    computed: tuple[Rollup, int],
+    computed: tuple[dict[str, Any], int],
 ) -> tuple[EvalRunRow | None, bool]:
     """The updated run, or None when results arrived after `computed`; and whether a webhook has to be called."""
     summary, revision = computed
@@ -221,9 +316,9 @@ def _finish(
     changes = {
         "status": body.status,
         "metadata": metadata,
-        "summary": summary.to_wire(),
-        "recommend": summary.recommend,
-        "decision": summary.decision.recommend,
+        "summary": summary,
+        "recommend": summary["recommend"],
+        "decision": summary["decision"]["recommend"],
         "completed_at_us": completed_at_us if body.status == "completed" else None,
     }
     done = scope.change_eval_run(run_id, changes, revision=revision)
@@ -308,7 +403,10 @@ async def list_eval_runs(request: Request) -> Response:
     asked = listing_of(
         request.query_params, known=_FILTERS, limit=_DEFAULT_ON_A_PAGE, most=MOST_ON_A_PAGE
     )
-    wanted = EvalRunFilter(**asked.filters)
+    candidate, baseline, status = (asked.filters.get(name) for name in _FILTERS)
+    wanted = EvalRunFilter(
+        candidate_policy_version=candidate, baseline_policy_version=baseline, status=status
+    )
     found, following = await context_of(request).read(
         caller, lambda scope: scope.eval_runs(wanted, asked.cursor, asked.limit)
     )
@@ -320,7 +418,31 @@ async def list_eval_runs(request: Request) -> Response:
 _INGEST, _RUN = "/api/ingest/eval-run", "/api/eval-runs/{eval_run_id}"
 _STRING = {"type": "string"}
 
+
+async def read_uses(request: Request) -> Response:
+    episode_id: str = request.path_params["episode_id"]
+    caller = await caller_of(request, "read")
+
+    def read(scope: Scope) -> list[EpisodeUse] | None:
+        there = scope.episode(episode_id) is not None
+        return scope.uses_of_episode(episode_id) if there else None
+
+    found = await context_of(request).read(caller, read)
+    if found is None:
+        raise not_found("episode")
+    return json_response(EpisodeUses([answer_from_row(EpisodeUseAnswer, each) for each in found]))
+
+
 routes: tuple[LeanRoute, ...] = (
+    route(
+        "GET",
+        "/api/episodes/{episode_id}/eval-runs",
+        read_uses,
+        summary="Lists the eval runs in which an episode is a baseline or a replay, newest first.",
+        gives=EpisodeUses,
+        errors=(404,),
+        tag="lineage",
+    ),
     route(
         "POST",
         _INGEST,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +17,7 @@ from rollbook.contracts.wire.scenarios import (
 )
 from rollbook.server.accounts.audit import note
 from rollbook.server.accounts.callers import caller_of
-from rollbook.server.context import context_of
+from rollbook.server.context import Caller, context_of
 from rollbook.server.http.listing import listing_of, page_parameters, truth_of
 from rollbook.server.http.openapi import LeanRoute, query, route
 from rollbook.server.http.requests import json_body
@@ -51,28 +54,37 @@ async def change_scenario(request: Request) -> Response:
     }
     scenario_id: str = request.path_params["scenario_id"]
 
-    def change(scope: Scope) -> ScenarioRow:
-        changed = scope.change_scenario(scenario_id, given)
-        if changed is None:
-            raise not_found("scenario")
-        told = {name: given[name] for name in ("severity", "active") if name in given}
-        note(scope, request, caller, "scenario.changed", scenario_id, **told)
-        return changed
+    changed = await context.write(
+        caller, lambda scope: change(scope, request, caller, scenario_id, given)
+    )
+    return json_response(scenario_answer(changed))
 
-    return json_response(scenario_answer(await context.write(caller, change)))
+
+def change(
+    scope: Scope, request: Request, caller: Caller, scenario_id: str, given: Mapping[str, Any]
+) -> ScenarioRow:
+    changed = scope.change_scenario(scenario_id, given)
+    if changed is None:
+        raise not_found("scenario")
+    told = {name: given[name] for name in ("severity", "active") if name in given}
+    note(scope, request, caller, "scenario.changed", scenario_id, **told)
+    return changed
 
 
 async def delete_scenario(request: Request) -> Response:
     caller = await caller_of(request, "change_scenarios")
     scenario_id: str = request.path_params["scenario_id"]
 
-    def delete(scope: Scope) -> None:
-        if not scope.delete_scenario(scenario_id):
-            raise not_found("scenario")
-        note(scope, request, caller, "scenario.deleted", scenario_id)
-
-    await context_of(request).write(caller, delete)
+    await context_of(request).write(
+        caller, lambda scope: delete(scope, request, caller, scenario_id)
+    )
     return json_response(ScenarioDeleted(scenario_id))
+
+
+def delete(scope: Scope, request: Request, caller: Caller, scenario_id: str) -> None:
+    if not scope.delete_scenario(scenario_id):
+        raise not_found("scenario")
+    note(scope, request, caller, "scenario.deleted", scenario_id)
 
 
 _SCENARIO = "/api/scenarios/{scenario_id}"

@@ -60,10 +60,12 @@ def _point(run: EvalRunRow, metric: str) -> TrendPoint:
         candidate=means.candidate,
         delta=means.delta,
         paired_delta=measured.paired_delta if measured else None,
-        ci95=list(measured.ci95) if measured and measured.ci95 else None,
+        interval=list(measured.interval) if measured and measured.interval else None,
+        interval_level=measured.interval_level if measured else None,
         n_pairs=measured.n_pairs if measured else None,
         evidence=measured.evidence if measured else None,
         decision=run.decision,
+        altered=run.altered,
     )
 
 

@@ -22,7 +22,7 @@ from rollbook.contracts.wire.scenarios import (
     VerificationRecorded,
 )
 from rollbook.server.accounts.callers import caller_of
-from rollbook.server.context import context_of
+from rollbook.server.context import Caller, context_of
 from rollbook.server.evals.metric_values import checked_metrics, kept_error
 from rollbook.server.http.openapi import LeanRoute, route
 from rollbook.server.http.requests import json_body
@@ -39,30 +39,31 @@ async def promote_episode(request: Request) -> Response:
     context = context_of(request)
     caller = await caller_of(request, "evaluate")
     body = await json_body(request, _promote, context.settings.body_limit_bytes)
+    scenario, promoted = await context.write(caller, lambda scope: promote(scope, caller, body))
+    answer = answer_from_row(Promoted, scenario, scenario_id=scenario.id, promoted=promoted)
+    is_new = promoted and scenario.created_at_us == scenario.updated_at_us
+    return json_response(answer, 201 if is_new else 200)
+
+
+def promote(scope: Scope, caller: Caller, body: Promote) -> tuple[ScenarioRow, bool]:
+    """The scenario, and whether it is new or active again."""
     values = {
         "severity": body.severity,
         "name": body.name,
         "description": body.description,
         "created_by": caller.name,
     }
-
-    def promote(scope: Scope) -> tuple[ScenarioRow, bool]:
-        found = scope.promote_episode(body.baseline_episode_id, values)
-        if found is None:
-            raise not_found("episode")
-        scenario, promoted = found
-        if promoted:
-            if scope.active_scenarios() > MOST_BASELINES:
-                text = f"there are {MOST_BASELINES} active scenarios; put some aside first"
-                raise Problem(409, "too_many_scenarios", text)
-            detail = {"severity": scenario.severity, "episode_id": scenario.baseline_episode_id}
-            scope.audit("scenario.promoted", actor=caller.name, subject=scenario.id, detail=detail)
-        return found
-
-    scenario, promoted = await context.write(caller, promote)
-    answer = answer_from_row(Promoted, scenario, scenario_id=scenario.id, promoted=promoted)
-    is_new = promoted and scenario.created_at_us == scenario.updated_at_us
-    return json_response(answer, 201 if is_new else 200)
+    found = scope.promote_episode(body.baseline_episode_id, values)
+    if found is None:
+        raise not_found("episode")
+    scenario, promoted = found
+    if promoted:
+        if scope.active_scenarios() > MOST_BASELINES:
+            text = f"there are {MOST_BASELINES} active scenarios; put some aside first"
+            raise Problem(409, "too_many_scenarios", text)
+        detail = {"severity": scenario.severity, "episode_id": scenario.baseline_episode_id}
+        scope.audit("scenario.promoted", actor=caller.name, subject=scenario.id, detail=detail)
+    return found
 
 
 async def check_gate(request: Request) -> Response:
@@ -76,7 +77,8 @@ async def check_gate(request: Request) -> Response:
 
 
 def gate_answer(version: str, standings: Sequence[Standing]) -> GateAnswer:
-    """Only `pass` passes: a scenario that failed, crashed or was not replayed blocks the candidate."""
+    """Only a `pass` that was measured passes: a scenario that failed, crashed or was not replayed blocks the
+    candidate."""
     critical = [each for each in standings if each.scenario.severity == "critical"]
     counts = Counter(_counted_as(each) for each in critical)
     blockers = [_blocker(each) for each in critical if each.status != "pass"]
@@ -120,12 +122,22 @@ def _counted_as(standing: Standing) -> str:
 def _blocker(standing: Standing) -> str:
     scenario = standing.scenario
     name = scenario.name or f"episode {scenario.baseline_episode_id}"
+    return f"{name}: {why_it_blocks(standing)} (scenario {scenario.id})"
+
+
+def why_it_blocks(standing: Standing) -> str:
+    """Of a critical scenario without a pass that counts."""
+    pending = (
+        "has only a pass that was not measured in a verified environment, which does not count"
+        if standing.unmeasured_pass
+        else "was not replayed with this candidate yet"
+    )
     said = {
-        None: "was not replayed with this candidate yet",
+        None: pending,
         "fail": "fails with this candidate",
         "error": "could not be replayed with this candidate",
     }
-    return f"{name}: {said.get(standing.status, 'does not pass')} (scenario {scenario.id})"
+    return said.get(standing.status, "does not pass")
 
 
 async def record_verification(request: Request) -> Response:
@@ -142,15 +154,16 @@ async def record_verification(request: Request) -> Response:
         "eval_run_id": body.eval_run_id,
     }
 
-    def record(scope: Scope) -> str:
+    def record(scope: Scope) -> tuple[str, bool]:
         _check_references(scope, body)
         made = scope.record_verification(body.scenario_id, body.candidate_policy_version, values)
         if made is None:
             raise not_found("scenario")
         return made
 
-    made = await context.write(caller, record)
-    return json_response(VerificationRecorded(made, body.scenario_id, cast(VerifyStatus, status)))
+    made, measured = await context.write(caller, record)
+    answer = VerificationRecorded(made, body.scenario_id, cast(VerifyStatus, status), measured)
+    return json_response(answer)
 
 
 def _check_references(scope: Scope, body: RecordVerification) -> None:
@@ -203,7 +216,7 @@ routes: tuple[LeanRoute, ...] = (
         "POST",
         "/api/verify/result",
         record_verification,
-        summary="Records the result of a candidate in a scenario; the newest result counts.",
+        summary="Records the result of a candidate in a scenario; a critical one needs a measured pass.",
         takes=RecordVerification,
         gives=VerificationRecorded,
         errors=(403, 404),

@@ -197,7 +197,10 @@ def document(app: Starlette) -> Json:
             "type": "apiKey",
             "in": "cookie",
             "name": SESSION_COOKIE,
-            "description": "The cookie that /api/sign-in sets. Over https its name begins with `__Host-`.",
+            "description": (
+                "The cookie that /api/sign-in sets. Over https its name begins with `__Host-`, "
+                "or with `__Secure-` where the server is below a path."
+            ),
         },
         "csrf_token": {
             "type": "apiKey",

@@ -29,14 +29,25 @@ from rollbook.server.db.episode_tables import (
 )
 from rollbook.server.db.eval_tables import (
     DeliveryRow,
+    EpisodeUse,
+    EvalAttemptRow,
     EvalResultRow,
+    EvalRunDecided,
     EvalRunHead,
     EvalRunRow,
     ScenarioRow,
     Standing,
+    VerificationRow,
     WebhookRow,
 )
+from rollbook.server.db.ledger_tables import LockedGateRow
+from rollbook.server.db.lineage_tables import (
+    RecordedEpisodes,
+    RevisionRow,
+    TrainingSourceRow,
+)
 from rollbook.server.db.retention_tables import DueEpisode, HoldRow, RetentionRow
+from rollbook.server.db.store_tables import StoreRow
 from rollbook.server.queries.accounts import (
     consume_device_login,
     create_device_login,
@@ -63,52 +74,101 @@ from rollbook.server.queries.accounts import (
     user_by_id,
     withdraw_sign_in_links,
 )
-from rollbook.server.queries.evals import EvalRunFilter, NewResult
+from rollbook.server.queries.analyses import AnalysisQueries
+from rollbook.server.queries.attempts import NewResult
+from rollbook.server.queries.browse import (
+    ORDERS,
+    BrowseQueries,
+    EpisodeOrder,
+    EpisodePage,
+    Holdings,
+    ListedEpisode,
+    Offered,
+)
+from rollbook.server.queries.deletions import Deletion, DeletionQueries, UsedBy
+from rollbook.server.queries.evals import CLOSED, EvalRunFilter
 from rollbook.server.queries.finalize import Finalization, FinalizeQueries
+from rollbook.server.queries.find import FindQueries, Found
+from rollbook.server.queries.gates import GateQueries
 from rollbook.server.queries.leases import end_lease, renew_lease, take_lease
+from rollbook.server.queries.ledger import LedgerQueries
+from rollbook.server.queries.lineage import LineageQueries
 from rollbook.server.queries.people import ROLES
 from rollbook.server.queries.retention import RetentionQueries
 from rollbook.server.queries.search import EpisodeFilter, Page
+from rollbook.server.queries.stores import StoreQueries
 from rollbook.server.queries.verify import VerifyQueries, verdict
 from rollbook.server.queries.webhooks import WebhookQueries
 
 
-class Scope(VerifyQueries, FinalizeQueries, WebhookQueries, RetentionQueries):
+class Scope(
+    VerifyQueries,
+    LineageQueries,
+    LedgerQueries,
+    FinalizeQueries,
+    WebhookQueries,
+    RetentionQueries,
+    GateQueries,
+    StoreQueries,
+    BrowseQueries,
+    DeletionQueries,
+    FindQueries,
+    AnalysisQueries,
+):
     """Everything that belongs to one organisation, and nothing else. Valid for one transaction."""
 
 
 __all__ = [
+    "CLOSED",
+    "ORDERS",
     "ROLES",
     "ArtifactRow",
     "AuditRow",
+    "Deletion",
     "DeliveryRow",
     "DeviceLoginRow",
     "DoomedObject",
     "DueEpisode",
     "EpisodeFilter",
+    "EpisodeOrder",
+    "EpisodePage",
     "EpisodeRow",
+    "EpisodeUse",
+    "EvalAttemptRow",
     "EvalResultRow",
+    "EvalRunDecided",
     "EvalRunFilter",
     "EvalRunHead",
     "EvalRunRow",
     "Finalization",
+    "Found",
     "HoldRow",
+    "Holdings",
     "InvitationRow",
     "KeyRow",
+    "ListedEpisode",
+    "LockedGateRow",
     "MemberRow",
     "MembershipRow",
     "NewResult",
+    "Offered",
     "OrganisationRow",
     "Page",
     "PartRow",
+    "RecordedEpisodes",
     "RetentionRow",
+    "RevisionRow",
     "ScenarioRow",
     "Scope",
     "SessionRow",
     "Standing",
+    "StoreRow",
+    "TrainingSourceRow",
     "UploadRow",
     "Usage",
+    "UsedBy",
     "UserRow",
+    "VerificationRow",
     "WebhookRow",
     "consume_device_login",
     "create_device_login",

@@ -3,47 +3,52 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from msgspec import UNSET
 
+from rollbook.contracts.decision import RECOMMENDATIONS
 from rollbook.contracts.evals import RESULT_STATUSES, RUN_STATUSES
-from rollbook.contracts.wire.limits import MOST_IN_AN_ANSWER
 from rollbook.digest import digest_of
-from rollbook.errors import IdempotencyConflict
+from rollbook.errors import EpisodeInUse, IdempotencyConflict
+from rollbook.scoring.labels import Labels, labels_of
 from rollbook.scoring.outcomes import outcome_of
 from rollbook.server.db import statements, tables
 from rollbook.server.db.columns import new_id
 from rollbook.server.db.engine import to_json
 from rollbook.server.db.episode_tables import DoomedObject
-from rollbook.server.db.eval_tables import EvalResultRow, EvalRunHead, EvalRunRow
-from rollbook.server.db.octets import octets
+from rollbook.server.db.eval_tables import (
+    EpisodeUse,
+    EvalResultRow,
+    EvalRunDecided,
+    EvalRunHead,
+    EvalRunRow,
+)
 from rollbook.server.db.rows import AnyRow, row_as
 from rollbook.server.db.value_checks import checked_choice, checked_text, checked_whole, is_storable
 from rollbook.server.http.cursors import cursor_at, place_of
+from rollbook.server.queries.attempts import AttemptQueries
 from rollbook.server.queries.episodes import LONGEST_IDEMPOTENCY_KEY
-from rollbook.server.queries.search import SearchQueries
 
 MOST_ON_A_PAGE = 1000
 UNFINISHED = ("pending", "running")
-_ROWS_AT_ONCE = 64
+CLOSED = ("completed", "cancelled")
+"""Runs that take no results any more. A failed run can be continued."""
 _LARGE_ROWS_AT_ONCE = 8
 _REVISIONS = ("candidate_policy_revision", "baseline_policy_revision")
-_HEAD = tuple(
-    f"{each.name}_id" if each.name in _REVISIONS else each.name
-    for each in dataclasses.fields(EvalRunHead)
-)
-"""Columns that a list shows."""
+H = TypeVar("H", bound=EvalRunHead)
 
 _SEED_RESULTS = sa.text(
     "INSERT INTO eval_results "
-    "(org_id, eval_run_id, position, id, baseline_episode_id, status, metrics, updated_at_us) "
+    "(org_id, eval_run_id, position, id, baseline_episode_id, status, metrics, labels, updated_at_us) "
     "SELECT :org_id, :eval_run_id, seeded.number - 1, seeded.id, seeded.baseline, 'pending', '{}', "
-    "CAST(:updated_at_us AS bigint) "
-    "FROM unnest(CAST(:ids AS text[]), CAST(:baselines AS text[])) WITH ORDINALITY AS seeded(id, baseline, number)"
+    "CAST(seeded.labels AS json), CAST(:updated_at_us AS bigint) "
+    "FROM unnest(CAST(:ids AS text[]), CAST(:baselines AS text[]), CAST(:labels AS text[])) "
+    "WITH ORDINALITY AS seeded(id, baseline, labels, number)"
 )
 """PostgreSQL receives all rows in one statement; SQLite has no network to save."""
 
@@ -55,26 +60,30 @@ class EvalRunFilter:
     candidate_policy_version: str | None = None
     baseline_policy_version: str | None = None
     status: str | None = None
+    decision: str | None = None
+    since_us: int | None = None
+    """Created at this time or later."""
+    before_us: int | None = None
 
     def __post_init__(self) -> None:
         if self.status is not None:
             checked_choice("search", "status", self.status, RUN_STATUSES)
+        if self.decision is not None:
+            checked_choice("search", "decision", self.decision, RECOMMENDATIONS)
 
     @property
-    def given(self) -> dict[str, str]:
-        return {name: text for name, text in dataclasses.asdict(self).items() if text is not None}
+    def given(self) -> dict[str, str | int]:
+        return {
+            name: value for name, value in dataclasses.asdict(self).items() if value is not None
+        }
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The columns that have to be equal to a text."""
+        return {name: value for name, value in self.given.items() if isinstance(value, str)}
 
 
-@dataclass(frozen=True, slots=True)
-class NewResult:
-    baseline_episode_id: str
-    status: str
-    metrics: dict[str, Any]
-    candidate_episode_id: str | None = None
-    error: str | None = None
-
-
-class EvalQueries(SearchQueries):
+class EvalQueries(AttemptQueries):
     # ------------------------------------------------------------------------------------------ runs
 
     def create_eval_run(
@@ -82,18 +91,20 @@ class EvalQueries(SearchQueries):
         values: Mapping[str, Any],
         baseline_episode_ids: Sequence[str],
         idempotency: tuple[str, str] | None = None,
+        labels: Mapping[str, Labels] = MappingProxyType({}),
     ) -> EvalRunRow:
-        """Adds a pending result for every baseline. Each baseline must exist: see `unknown_episodes`. `idempotency` is
-        a key and the digest of the request. The same pair again returns the first run, with `replayed` set; the same
-        key with another digest is a conflict."""
+        """Adds a pending result for every baseline, with its `labels`. Each baseline must exist: see
+        `unknown_episodes`. `idempotency` is a key and the digest of the request. The same pair again returns the first
+        run, with `replayed` set; the same key with another digest is a conflict."""
         now = self._now_us()
         key, digest = idempotency or (None, None)
         row = {
             **dict.fromkeys(("name", "baseline_policy_version")),
-            **dict.fromkeys(("created_by", "summary", "recommend", "decision")),
+            **dict.fromkeys(("created_by", "gate_name", "summary", "recommend", "decision")),
             **dict.fromkeys(f"{each}_id" for each in _REVISIONS),
             **values,
             **dict.fromkeys(("episodes_completed", "episodes_failed", "revision"), 0),
+            **dict.fromkeys(("retried", "altered"), 0),
             "id": new_id(),
             "status": "pending",
             "episode_count": len(baseline_episode_ids),
@@ -107,7 +118,7 @@ class EvalQueries(SearchQueries):
             checked_text("eval run", "idempotency key", key, LONGEST_IDEMPOTENCY_KEY)
         if not self._insert_new(tables.eval_runs, row):
             return self._first_of_key(str(key), digest)
-        self._seed_results(row["id"], baseline_episode_ids)
+        self._seed_results(row["id"], baseline_episode_ids, labels)
         made = self.eval_run(row["id"])
         assert made is not None, "it was made in this transaction"
         return made
@@ -120,21 +131,37 @@ class EvalQueries(SearchQueries):
         self, filters: EvalRunFilter, cursor: str | None = None, limit: int = 50
     ) -> tuple[list[EvalRunHead], str | None]:
         """The newest first, and the cursor of the next page."""
+        return self._listed_runs(EvalRunHead, filters, cursor, limit)
+
+    def decided_runs(
+        self, filters: EvalRunFilter, cursor: str | None = None, limit: int = 50
+    ) -> tuple[list[EvalRunDecided], str | None]:
+        """The same with their summaries."""
+        return self._listed_runs(EvalRunDecided, filters, cursor, limit)
+
+    def _listed_runs(
+        self, cls: type[H], filters: EvalRunFilter, cursor: str | None, limit: int
+    ) -> tuple[list[H], str | None]:
         checked_whole("search", "limit", limit, least=1, most=MOST_ON_A_PAGE)
-        table, given = tables.eval_runs, filters.given
-        if not all(is_storable(text) for text in given.values()):
+        table = tables.eval_runs
+        if not all(is_storable(text) for text in filters.texts.values()):
             return [], None
-        listed = digest_of("rollbook.eval-runs", given)
+        listed = digest_of("rollbook.eval-runs", filters.given)
         place = sa.tuple_(table.c.created_at_us, table.c.id)
-        query = sa.select(*(table.c[name] for name in _HEAD)).where(self._of_tenant(table))
+        query = sa.select(*(table.c[name] for name in _columns_of(cls)))
+        query = query.where(self._of_tenant(table))
         if cursor is not None:
             query = query.where(place < sa.tuple_(*place_of(cursor, listed)))
-        for name, text in given.items():
+        for name, text in filters.texts.items():
             query = query.where(table.c[name] == text)
+        if filters.since_us is not None:
+            query = query.where(table.c.created_at_us >= filters.since_us)
+        if filters.before_us is not None:
+            query = query.where(table.c.created_at_us < filters.before_us)
         query = query.order_by(table.c.created_at_us.desc(), table.c.id.desc()).limit(limit + 1)
         rows = self._connection.execute(query).all()
         found = [
-            row_as(EvalRunHead, row, **beside)
+            row_as(cls, row, **beside)
             for row, beside in zip(rows, self._revisions_of(rows), strict=True)
         ]
         if len(found) <= limit:
@@ -161,6 +188,17 @@ class EvalQueries(SearchQueries):
         query = query.order_by(table.c.completed_at_us.desc(), table.c.id.desc()).limit(limit)
         return self._runs_of(self._connection.execute(query).all(), metadata={})[::-1]
 
+    def newest_candidates(self, limit: int = 100) -> list[str]:
+        """Versions of the candidates of the newest runs, each once, the newest first."""
+        table = tables.eval_runs
+        query = (
+            sa.select(table.c.candidate_policy_version)
+            .where(self._of_tenant(table))
+            .order_by(table.c.created_at_us.desc(), table.c.id.desc())
+            .limit(limit)
+        )
+        return list(dict.fromkeys(self._connection.execute(query).scalars()))
+
     def change_eval_run(
         self, run_id: str, changes: Mapping[str, Any], *, revision: int | None = None
     ) -> EvalRunRow | None:
@@ -171,11 +209,15 @@ class EvalQueries(SearchQueries):
             return None
         return self.eval_run(run_id)
 
-    def recount_eval_run(self, run_id: str, status: str | None = None) -> EvalRunRow | None:
-        """Counts the results themselves."""
+    def recount_eval_run(
+        self, run_id: str, status: str | None = None, *, retried: int = 0, deleted: int = 0
+    ) -> EvalRunRow | None:
+        """Counts the results themselves. `retried` pairs and `deleted` baselines are added to those of the run: rows
+        that are deleted cannot be counted any more."""
         if not is_storable(run_id):
             return None
         asked = {"of": self.org_id, "run": run_id, "now": self._now_us(), "new_status": status}
+        asked |= {"more_retried": retried, "more_deleted": deleted}
         row = self._connection.execute(_RECOUNT, asked).first()
         return None if row is None else self._runs_of([row])[0]
 
@@ -212,27 +254,6 @@ class EvalQueries(SearchQueries):
         )
         return {row.baseline_episode_id: row.id for row in self._connection.execute(query)}
 
-    def write_eval_results(self, run_id: str, results: Iterable[NewResult]) -> None:
-        """Fills existing rows; of several results for one baseline, the last counts."""
-        last = {each.baseline_episode_id: each for each in results}
-        where = {"of": self.org_id, "run": run_id, "now": self._now_us()}
-        rows = [
-            {
-                **where,
-                "baseline": each.baseline_episode_id,
-                "status": checked_choice("result", "status", each.status, RESULT_STATUSES),
-                "metrics": to_json(each.metrics),
-                "candidate": each.candidate_episode_id,
-                "error": each.error,
-            }
-            for each in last.values()
-        ]
-        if self._is_postgres:
-            columns = {name: [row[name] for row in rows] for name in _COLUMNS}
-            self._connection.execute(_WRITE_RESULTS, {**where, **columns})
-        elif rows:
-            self._connection.execute(_WRITE_RESULT, rows)
-
     def eval_results(
         self,
         run_id: str,
@@ -248,18 +269,15 @@ class EvalQueries(SearchQueries):
         listed = digest_of("rollbook.eval-results", [run_id, status])
         after = -1 if cursor is None else place_of(cursor, listed)[0]
         table = tables.eval_results
-        size = octets(table.c.metrics).label("metrics_bytes")
         query = self._results_of(run_id, status).where(table.c.position > after)
-        some = query.add_columns(size).limit(limit + 1).execution_options(yield_per=_ROWS_AT_ONCE)
-        found: list[EvalResultRow] = []
-        used = 0
-        with self._connection.execute(some) as rows:
-            for row in rows:
-                if len(found) == limit or used >= MOST_IN_AN_ANSWER:
-                    return found, cursor_at((found[-1].position, ""), listed)
-                found.append(row_as(EvalResultRow, row))
-                used += row.metrics_bytes
-        return found, None
+        found, more = self._page(EvalResultRow, query, table, limit)
+        return found, cursor_at((found[-1].position, ""), listed) if more else None
+
+    def eval_result_of(self, run_id: str, baseline_episode_id: str) -> EvalResultRow | None:
+        """The result of one pair."""
+        same: dict[str, Any] = {"eval_run_id": run_id, "baseline_episode_id": baseline_episode_id}
+        row = self._first(tables.eval_results, **same)
+        return None if row is None else row_as(EvalResultRow, row)
 
     def all_eval_results(self, run_id: str) -> list[EvalResultRow]:
         return self._read_results(self._results_of(run_id, None)) if is_storable(run_id) else []
@@ -293,41 +311,86 @@ class EvalQueries(SearchQueries):
 
     def episode_outcomes(self, episode_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
         """What the metadata of each episode says about its outcome. Only some rows are in memory at a time."""
-        table = tables.episodes
-        query = sa.select(table.c.id, table.c.metadata).where(
-            self._of_tenant(table), self._is_in(table.c.id, episode_ids)
-        )
-        some = query.execution_options(yield_per=_LARGE_ROWS_AT_ONCE)
         return {
-            row.id: outcome_of(row._mapping["metadata"]) for row in self._connection.execute(some)
+            row.id: outcome_of(row._mapping["metadata"]) for row in self._episode_rows(episode_ids)
         }
 
-    def delete_episode(self, episode_id: str) -> list[DoomedObject] | None:
-        """Deletes the results of which it was the baseline; where it was the candidate's replay, the result stays."""
-        if not is_storable(episode_id):
-            return None
-        results = tables.eval_results
-        of_it = sa.select(results.c.eval_run_id).where(
-            self._of_tenant(results), results.c.baseline_episode_id == episode_id
+    def episode_labels(
+        self, episode_ids: Iterable[str], names: Sequence[str]
+    ) -> dict[str, dict[str, tuple[str, ...]]]:
+        """Those of the named labels that each episode has. Only some rows are in memory at a time."""
+        return {
+            row.id: labels_of(
+                names,
+                row._mapping["metadata"],
+                robot=row.robot,
+                env_version=row.env_version,
+                tags=row.tags,
+            )
+            for row in self._episode_rows(episode_ids)
+        }
+
+    def _episode_rows(self, episode_ids: Iterable[str]) -> Iterator[AnyRow]:
+        table = tables.episodes
+        wanted = (table.c.id, table.c.metadata, table.c.robot, table.c.env_version, table.c.tags)
+        query = sa.select(*wanted).where(
+            self._of_tenant(table), self._is_in(table.c.id, episode_ids)
         )
-        runs = sorted(self._connection.execute(of_it).scalars())
+        yield from self._connection.execute(query.execution_options(yield_per=_LARGE_ROWS_AT_ONCE))
+
+    def uses_of_episode(self, episode_id: str, limit: int = 100) -> list[EpisodeUse]:
+        """The eval runs that it is part of, the newest first."""
+        if not is_storable(episode_id):
+            return []
+        result, run = tables.eval_results, tables.eval_runs
+
+        def as_part(column: sa.Column[Any], is_replay: bool) -> sa.Select[Any]:
+            return sa.select(
+                run.c.id.label("eval_run_id"),
+                run.c.name.label("run_name"),
+                result.c.baseline_episode_id,
+                sa.literal(is_replay).label("is_replay"),
+                run.c.created_at_us,
+            ).where(
+                self._of_tenant(result),
+                column == episode_id,
+                run.c.org_id == result.c.org_id,
+                run.c.id == result.c.eval_run_id,
+            )
+
+        both = sa.union_all(
+            as_part(result.c.baseline_episode_id, False),
+            as_part(result.c.candidate_episode_id, True),
+        )
+        query = both.order_by(sa.desc("created_at_us"), sa.desc("eval_run_id")).limit(limit)
+        return [row_as(EpisodeUse, row) for row in self._connection.execute(query)]
+
+    def delete_episode(self, episode_id: str) -> list[DoomedObject] | None:
+        """Deletes the results of which it was the baseline, and marks their runs as altered; a baseline of an open run
+        cannot be deleted. Where it was the candidate's replay, the result stays."""
+        # Creating a run locks its baselines too: after this line no new run can have it.
+        if self._first(tables.episodes, lock=True, id=episode_id) is None:
+            return None
+        results, run = tables.eval_results, tables.eval_runs
+        of_it = sa.select(run.c.id, run.c.status).where(
+            self._of_tenant(results),
+            results.c.baseline_episode_id == episode_id,
+            run.c.org_id == results.c.org_id,
+            run.c.id == results.c.eval_run_id,
+        )
+        statuses = {row.id: row.status for row in self._connection.execute(of_it)}
+        runs = sorted(statuses)
+        for run_id in runs:
+            if statuses[run_id] not in CLOSED:
+                raise EpisodeInUse(episode_id=episode_id, eval_run_id=run_id)
         for table in (results, tables.verification_results):
             self._update(table, {"candidate_episode_id": None}, candidate_episode_id=episode_id)
         doomed = super().delete_episode(episode_id)
         for run_id in runs if doomed is not None else ():
-            self.recount_eval_run(run_id)
+            self.recount_eval_run(run_id, deleted=1)
         return doomed
 
     # --------------------------------------------------------------------------------------- helpers
-
-    def _is_in(self, column: sa.ColumnElement[str], texts: Iterable[str]) -> sa.ColumnElement[bool]:
-        """As one parameter, however many texts there are."""
-        wanted = [text for text in texts if is_storable(text)]
-        if self._is_postgres:
-            array = sa.bindparam(None, wanted, type_=sa.ARRAY(sa.Text))
-            return column == sa.any_(array)
-        listed = sa.func.json_each(to_json(wanted)).table_valued("value")
-        return column.in_(sa.select(listed.c.value))
 
     def _first_of_key(self, key: str, digest: str | None) -> EvalRunRow:
         taken = self._first(tables.eval_runs, idempotency_key=key)
@@ -348,7 +411,9 @@ class EvalQueries(SearchQueries):
         found = self.policy_revisions(each for names in named for each in names.values())
         return [{each: found.get(key, UNSET) for each, key in names.items()} for names in named]
 
-    def _seed_results(self, run_id: str, baselines: Sequence[str]) -> None:
+    def _seed_results(
+        self, run_id: str, baselines: Sequence[str], labels: Mapping[str, Labels]
+    ) -> None:
         common = {
             "org_id": self.org_id,
             "eval_run_id": run_id,
@@ -356,12 +421,20 @@ class EvalQueries(SearchQueries):
         }
         ids = [new_id() for _ in baselines]
         if self._is_postgres:
-            arrays = {"ids": ids, "baselines": list(baselines)}
+            known = [to_json(labels.get(each, {})) for each in baselines]
+            arrays = {"ids": ids, "baselines": list(baselines), "labels": known}
             self._connection.execute(_SEED_RESULTS, {**common, **arrays})
             return
         common |= {"status": "pending", "metrics": {}, "candidate_episode_id": None, "error": None}
+        common |= {"attempts": 0, "retried": False}
         rows = [
-            {**common, "position": position, "id": made, "baseline_episode_id": baseline}
+            {
+                **common,
+                "position": position,
+                "id": made,
+                "baseline_episode_id": baseline,
+                "labels": labels.get(baseline, {}),
+            }
             for position, (made, baseline) in enumerate(zip(ids, baselines, strict=True))
         ]
         statements.insert(self._connection, tables.eval_results, rows)
@@ -378,21 +451,9 @@ class EvalQueries(SearchQueries):
         return [row_as(EvalResultRow, row) for row in self._connection.execute(query)]
 
 
-_COLUMNS = ("baseline", "status", "metrics", "candidate", "error")
-_WRITE_RESULT = sa.text(
-    "UPDATE eval_results SET status = :status, metrics = :metrics, candidate_episode_id = :candidate, "
-    "error = :error, updated_at_us = :now "
-    "WHERE org_id = :of AND eval_run_id = :run AND baseline_episode_id = :baseline"
-)
-_WRITE_RESULTS = sa.text(
-    "UPDATE eval_results SET status = new.status, metrics = CAST(new.metrics AS json), "
-    "candidate_episode_id = new.candidate, error = new.error, updated_at_us = CAST(:now AS bigint) "
-    "FROM unnest(CAST(:baseline AS text[]), CAST(:status AS text[]), CAST(:metrics AS text[]), "
-    "CAST(:candidate AS text[]), CAST(:error AS text[])) AS new(baseline, status, metrics, candidate, error) "
-    "WHERE org_id = :of AND eval_run_id = :run AND baseline_episode_id = new.baseline"
-)
-"""PostgreSQL receives all of them at once: its plan for one row, made without statistics, may read the whole run each
-time."""
+def _columns_of(cls: type[EvalRunHead]) -> list[str]:
+    names = (each.name for each in dataclasses.fields(cls))
+    return [f"{name}_id" if name in _REVISIONS else name for name in names]
 
 
 def _counted(status: str) -> sa.ScalarSelect[int]:
@@ -416,6 +477,8 @@ _RECOUNT = (
     .values(
         episodes_completed=_counted("complete"),
         episodes_failed=_counted("failed"),
+        retried=tables.eval_runs.c.retried + sa.bindparam("more_retried", type_=sa.Integer),
+        altered=tables.eval_runs.c.altered + sa.bindparam("more_deleted", type_=sa.Integer),
         revision=tables.eval_runs.c.revision + 1,
         updated_at_us=sa.bindparam("now", type_=sa.BigInteger),
         status=sa.func.coalesce(

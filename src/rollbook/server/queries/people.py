@@ -99,8 +99,12 @@ class PeopleQueries(TenantScope):
     def remove_member(self, user_id: str) -> bool:
         """Takes effect at once: their sessions here end."""
         self._refuse_last_owner(user_id)
-        self._delete(tables.sessions, user_id=user_id)
+        self.end_sessions(user_id)
         return self._delete(tables.memberships, user_id=user_id) == 1
+
+    def end_sessions(self, user_id: str) -> int:
+        """Of a member, in this organisation only."""
+        return self._delete(tables.sessions, user_id=user_id)
 
     def _members(self) -> sa.Select[Any]:
         user, membership = tables.users, tables.memberships
@@ -278,8 +282,16 @@ class PeopleQueries(TenantScope):
         row["detail"] = checked_object("audit", "detail", detail or {})
         self._insert(tables.audit_log, {**row, "at_us": self._now_us()})
 
-    def audit_events(self, limit: int = 100, before_id: int | None = None) -> list[AuditRow]:
-        """The newest first; `before_id` of the last event gives the next page."""
+    def audit_events(
+        self,
+        limit: int = 100,
+        before_id: int | None = None,
+        *,
+        event: str | None = None,
+        about: str | None = None,
+    ) -> list[AuditRow]:
+        """The newest first; `before_id` of the last event gives the next page. `event` is a name, or a group such as
+        `key`; `about` is who did it, or what it was done to."""
         checked_whole("audit", "limit", limit, least=1, most=MOST_EVENTS)
         table = tables.audit_log
         query = (
@@ -287,4 +299,11 @@ class PeopleQueries(TenantScope):
         )
         if before_id is not None:
             query = query.where(table.c.id < checked_whole("audit", "before_id", before_id))
+        if not all(is_storable(each) for each in (event, about) if each is not None):
+            return []
+        if event is not None:
+            group = table.c.event.startswith(f"{event}.", autoescape=True)
+            query = query.where(sa.or_(table.c.event == event, group))
+        if about is not None:
+            query = query.where(sa.or_(table.c.actor == about, table.c.subject == about))
         return [row_as(AuditRow, row) for row in self._connection.execute(query)]

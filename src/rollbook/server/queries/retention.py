@@ -19,13 +19,12 @@ from rollbook.server.db.rows import row_as
 from rollbook.server.db.value_checks import checked_choice, checked_text, checked_whole
 from rollbook.server.queries.episode_values import checked_tags
 from rollbook.server.queries.episodes import EpisodeQueries
+from rollbook.server.queries.evals import CLOSED
 from rollbook.server.queries.search_terms import tag_term
 
 MOST_DAYS = 36_500
 _LONGEST_REASON = 1000
 _DAY_US = 86_400_000_000
-_CLOSED = ("completed", "cancelled")
-"""Eval runs that take no results any more. A failed run can be continued."""
 
 
 class RetentionQueries(EpisodeQueries):
@@ -154,7 +153,7 @@ class RetentionQueries(EpisodeQueries):
         open_run = sa.and_(
             run.c.org_id == result.c.org_id,
             run.c.id == result.c.eval_run_id,
-            run.c.status.not_in(_CLOSED),
+            run.c.status.not_in(CLOSED),
         )
         uses = [
             sa.exists().where(

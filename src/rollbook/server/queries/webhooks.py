@@ -21,7 +21,8 @@ MOST_ON_A_PAGE = 200
 
 class WebhookQueries(TenantScope):
     def create_webhook(self, values: Mapping[str, Any]) -> WebhookRow:
-        row = {"description": None, "created_by": None, **values, "created_at_us": self._now_us()}
+        empty = dict.fromkeys(("description", "created_by", "paused_at_us"))
+        row: dict[str, Any] = {**empty, **values, "created_at_us": self._now_us()}
         self._insert(tables.webhooks, row)
         return WebhookRow(**row)
 
@@ -34,6 +35,14 @@ class WebhookQueries(TenantScope):
         query = sa.select(table).where(self._of_tenant(table))
         found = self._connection.execute(query.order_by(table.c.created_at_us, table.c.id))
         return [row_as(WebhookRow, row) for row in found]
+
+    def pause_webhook(self, webhook_id: str, *, paused: bool) -> WebhookRow | None:
+        """Pausing again keeps the first time. None when there is no such webhook."""
+        before = self.webhook(webhook_id)
+        if before is not None and (before.paused_at_us is not None) != paused:
+            at_us = self._now_us() if paused else None
+            self._update(tables.webhooks, {"paused_at_us": at_us}, id=webhook_id)
+        return self.webhook(webhook_id)
 
     def delete_webhook(self, webhook_id: str) -> bool:
         """Deletes the webhook and its log; pending deliveries are dropped."""
@@ -48,9 +57,13 @@ class WebhookQueries(TenantScope):
     # ----------------------------------------------------------------------------------------- queue
 
     def announce(self, event: str, body_of: Callable[[str], str]) -> int:
-        """Queues an event for every webhook that listens for it; `body_of` receives the id of the delivery. Runs in the
-        transaction of the event, so neither exists without the other."""
-        listening = [each.id for each in self.webhooks() if event in each.events]
+        """Queues an event for every webhook that listens for it and is not paused; `body_of` receives the id of the
+        delivery. Runs in the transaction of the event, so neither exists without the other."""
+        listening = [
+            each.id
+            for each in self.webhooks()
+            if event in each.events and each.paused_at_us is None
+        ]
         return len([self.enqueue(each, event, body_of) for each in listening])
 
     def enqueue(

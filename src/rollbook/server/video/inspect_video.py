@@ -82,7 +82,7 @@ class _Refused(Exception):
 # --------------------------------------------------------------------------------------------- probe
 
 
-def probe(path: Path, limits: VideoLimits = VideoLimits()) -> VideoFacts:  # noqa: B008 - frozen
+def probe(path: Path, limits: VideoLimits = VideoLimits()) -> VideoFacts:
     """Reads the index and decodes one frame. A missing file is the caller's error and is raised."""
     _require_av()
     with open(path, "rb") as file:
@@ -181,7 +181,7 @@ def _first_frame_decodes(opened: InputContainer, stream: VideoStream) -> bool:
 def transcode(
     source: Path,
     out: Path,
-    limits: VideoLimits = VideoLimits(),  # noqa: B008 - frozen
+    limits: VideoLimits = VideoLimits(),
 ) -> VideoFacts:
     """Makes an H.264 MP4 that every browser plays and seeks well. Returns the facts of the copy, or why there is none.
     Frames keep their times, counted from the first one. Sound is dropped."""

@@ -58,7 +58,7 @@ async def addresses_of(
     try:
         addresses = await loop.run_in_executor(_resolvers, lambda: resolve(host, port))
     except (OSError, UnicodeError) as error:
-        raise AddressRefused("its name cannot be resolved") from error
+        raise AddressRefused("has a name that cannot be resolved") from error
     parsed = [ipaddress.ip_address(each.partition("%")[0]) for each in addresses]
     if not to_private and not all(map(is_public, parsed)):
         raise AddressRefused(_PRIVATE)

@@ -66,9 +66,13 @@ class Sender:
         self._resolve = resolve
         self._under_way: dict[asyncio.Task[None], str] = {}
         self._turned_away: set[str] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        """One per organisation, or every look at a waiting queue would lead to one more look."""
         self._http: httpx.AsyncClient | None = None
 
     async def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
@@ -114,10 +118,14 @@ class Sender:
 
     def _ask_again(self, org_id: str, at_us: int) -> None:
         """Wakes up when it is due, unless the next look at all organisations comes first."""
+        if (earlier := self._timers.pop(org_id, None)) is not None:
+            earlier.cancel()
         wait_s = (at_us - self._context.clock()) / 1e6
         if wait_s < self._context.settings.webhook_poll_s:
             wanted = self._context.deliveries_wanted
-            asyncio.get_running_loop().call_later(max(wait_s, 0.01), wanted.put_nowait, org_id)
+            self._timers[org_id] = asyncio.get_running_loop().call_later(
+                max(wait_s, 0.01), wanted.put_nowait, org_id
+            )
 
     # ------------------------------------------------------------------------------------ one delivery
 

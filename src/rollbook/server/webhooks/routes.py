@@ -21,7 +21,7 @@ from rollbook.contracts.wire.webhooks import (
 )
 from rollbook.server.accounts.audit import note
 from rollbook.server.accounts.callers import caller_of
-from rollbook.server.context import ServerContext, context_of
+from rollbook.server.context import Caller, ServerContext, context_of
 from rollbook.server.db.columns import new_id
 from rollbook.server.db.value_checks import checked_text
 from rollbook.server.http.listing import listing_of, page_parameters
@@ -48,9 +48,14 @@ _BODY_LIMIT = 64 << 10
 _create = msgspec.json.Decoder(CreateWebhook)
 
 
-async def create_webhook(request: Request) -> Response:
-    context, caller = context_of(request), await caller_of(request, "manage_webhooks")
-    body = await json_body(request, _create, _BODY_LIMIT)
+# ------------------------------------------------------------------------------------------ changes
+
+
+async def add_webhook(
+    request: Request, caller: Caller, body: CreateWebhook
+) -> tuple[WebhookRow, str]:
+    """The webhook and its secret, which is stored nowhere."""
+    context = context_of(request)
     _check_url(context, body.url)
     if body.description is not None:
         checked_text("webhook", "description", body.description)
@@ -74,9 +79,7 @@ async def create_webhook(request: Request) -> Response:
         note(scope, request, caller, "webhook.created", webhook_id, url=made.url)
         return made
 
-    made = await context.write(caller, create)
-    created = answer_from_row(WebhookCreated, made, secret=secret)
-    return json_response(created, 201, {"Cache-Control": "no-store"})
+    return await context.write(caller, create), secret
 
 
 def _check_url(context: ServerContext, url: str) -> None:
@@ -86,6 +89,63 @@ def _check_url(context: ServerContext, url: str) -> None:
         raise Problem(400, "invalid_value", f"url: {error}", where="$.url") from error
 
 
+async def drop_webhook(request: Request, caller: Caller, webhook_id: str) -> None:
+    """Also its log. Pending deliveries are dropped."""
+
+    def delete(scope: Scope) -> None:
+        if not scope.delete_webhook(webhook_id):
+            raise not_found("webhook")
+        note(scope, request, caller, "webhook.deleted", webhook_id)
+
+    await context_of(request).write(caller, delete)
+
+
+async def pause_webhook_of(
+    request: Request, caller: Caller, webhook_id: str, *, paused: bool
+) -> WebhookRow:
+    def change(scope: Scope) -> WebhookRow:
+        changed = scope.pause_webhook(webhook_id, paused=paused)
+        if changed is None:
+            raise not_found("webhook")
+        event = "webhook.paused" if paused else "webhook.resumed"
+        note(scope, request, caller, event, webhook_id)
+        return changed
+
+    return await context_of(request).write(caller, change)
+
+
+async def queue_test(request: Request, caller: Caller, webhook_id: str) -> DeliveryRow:
+    """A test event is signed, retried and logged like every other event."""
+    context = context_of(request)
+
+    def queue(scope: Scope) -> DeliveryRow:
+        data = {"webhook_id": webhook_id, "asked_by": caller.name}
+        queued = scope.enqueue(
+            webhook_id,
+            TEST_EVENT,
+            lambda delivery: body_of(delivery, TEST_EVENT, scope.org_id, data),
+        )
+        if queued is None:
+            raise not_found("webhook")
+        return queued
+
+    queued = await context.write(caller, queue)
+    context.deliveries_wanted.put_nowait(caller.org_id)
+    return queued
+
+
+# --------------------------------------------------------------------------------------------- JSON
+
+
+async def create_webhook(request: Request) -> Response:
+    caller = await caller_of(request, "manage_webhooks")
+    made, secret = await add_webhook(
+        request, caller, await json_body(request, _create, _BODY_LIMIT)
+    )
+    created = answer_from_row(WebhookCreated, made, secret=secret)
+    return json_response(created, 201, {"Cache-Control": "no-store"})
+
+
 async def list_webhooks(request: Request) -> Response:
     context, caller = context_of(request), await caller_of(request, "manage_webhooks")
     found = await context.read(caller, lambda scope: scope.webhooks())
@@ -93,16 +153,25 @@ async def list_webhooks(request: Request) -> Response:
 
 
 async def delete_webhook(request: Request) -> Response:
-    context, caller = context_of(request), await caller_of(request, "manage_webhooks")
+    caller = await caller_of(request, "manage_webhooks")
     webhook_id: str = request.path_params["webhook_id"]
-
-    def delete(scope: Scope) -> None:
-        if not scope.delete_webhook(webhook_id):
-            raise not_found("webhook")
-        note(scope, request, caller, "webhook.deleted", webhook_id)
-
-    await context.write(caller, delete)
+    await drop_webhook(request, caller, webhook_id)
     return json_response(WebhookDeleted(webhook_id))
+
+
+async def pause_webhook(request: Request) -> Response:
+    return await _pause(request, paused=True)
+
+
+async def resume_webhook(request: Request) -> Response:
+    return await _pause(request, paused=False)
+
+
+async def _pause(request: Request, *, paused: bool) -> Response:
+    caller = await caller_of(request, "manage_webhooks")
+    webhook_id: str = request.path_params["webhook_id"]
+    changed = await pause_webhook_of(request, caller, webhook_id, paused=paused)
+    return json_response(answer_from_row(WebhookAnswer, changed))
 
 
 async def list_deliveries(request: Request) -> Response:
@@ -120,23 +189,9 @@ async def list_deliveries(request: Request) -> Response:
 
 
 async def send_test_event(request: Request) -> Response:
-    """A test event is signed, retried and logged like every other event."""
-    context, caller = context_of(request), await caller_of(request, "manage_webhooks")
+    caller = await caller_of(request, "manage_webhooks")
     webhook_id: str = request.path_params["webhook_id"]
-
-    def queue(scope: Scope) -> DeliveryRow:
-        data = {"webhook_id": webhook_id, "asked_by": caller.name}
-        queued = scope.enqueue(
-            webhook_id,
-            TEST_EVENT,
-            lambda delivery: body_of(delivery, TEST_EVENT, scope.org_id, data),
-        )
-        if queued is None:
-            raise not_found("webhook")
-        return queued
-
-    queued = await context.write(caller, queue)
-    context.deliveries_wanted.put_nowait(caller.org_id)
+    queued = await queue_test(request, caller, webhook_id)
     return json_response(DeliveryQueued(queued.id, webhook_id), 202)
 
 
@@ -178,6 +233,24 @@ routes: tuple[LeanRoute, ...] = (
         delete_webhook,
         summary="Deletes a webhook and its log. Pending deliveries are dropped.",
         gives=WebhookDeleted,
+        errors=(403, 404),
+        tag="webhooks",
+    ),
+    route(
+        "POST",
+        f"{_HOOK}/pause",
+        pause_webhook,
+        summary="Pauses a webhook: it gets no new events. Deliveries that are under way go on.",
+        gives=WebhookAnswer,
+        errors=(403, 404),
+        tag="webhooks",
+    ),
+    route(
+        "POST",
+        f"{_HOOK}/resume",
+        resume_webhook,
+        summary="Ends the pause of a webhook. Events of the pause are not sent afterwards.",
+        gives=WebhookAnswer,
         errors=(403, 404),
         tag="webhooks",
     ),
