@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def main(scale: float = 1.0) -> list[Claim]:
     count, rounds = (int(_EPISODES * scale), _ROUNDS) if scale > 0.1 else (500, 2)
     claims = []
     for kind in ("SQLite", "PostgreSQL"):
-        with _filled(kind, count) as (server, admin_url):
+        with filled(kind, count) as (server, admin_url):
             print(f"server search on {kind}, {count:,} episodes, load {os.getloadavg()[0]:.1f}")
             if admin_url is None:
                 claims += _measure(kind, server, count, rounds)
@@ -113,9 +113,15 @@ def _measure(kind: str, server: Server, count: int, rounds: int) -> list[Claim]:
 
 
 @contextmanager
-def _filled(kind: str, count: int) -> Iterator[tuple[Server, str | None]]:
+def filled(
+    kind: str,
+    count: int,
+    record: Callable[[Connection], None] = lambda connection: None,
+    more: Callable[[Any], None] = lambda driver: None,
+) -> Iterator[tuple[Server, str | None]]:
     """A server that was started, stopped, filled and started again; its key is of the first start. Beside it the way
-    past row-level security, where there is any."""
+    past row-level security, where there is any. `record` sends something to the first server, and `more` adds rows
+    through the connection of the driver."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(scratch()))
         cluster = stack.enter_context(postgres()) if kind == "PostgreSQL" else None
@@ -124,18 +130,19 @@ def _filled(kind: str, count: int) -> Iterator[tuple[Server, str | None]]:
             headers = first.headers
             made = Connection(first.base_url, headers)
             made.post("/api/ingest/episode", b'{"request_uploads":[]}', 201)
+            record(made)
             made.close()
         admin_url = None
         if cluster is None or url is None:
-            _fill_sqlite(folder / "data" / "rollbook.db", count)
+            _fill_sqlite(folder / "data" / "rollbook.db", count, more)
         else:
             admin_url = cluster.admin_url(url.split("/")[3].split("?")[0])
-            _fill_postgres(admin_url, count)
+            _fill_postgres(admin_url, count, more)
         again = stack.enter_context(rollbook_server(folder, url))
-        yield Server(again.pid, again.base_url, again.started_s, headers), admin_url
+        yield Server(again.pid, again.base_url, again.started_s, headers, folder), admin_url
 
 
-def _fill_sqlite(database: Path, count: int) -> None:
+def _fill_sqlite(database: Path, count: int, more: Callable[[Any], None]) -> None:
     with closing(sqlite3.connect(database)) as connection, connection:
         [org_id] = connection.execute("SELECT id FROM organisations").fetchone()
         for name, rows in _tables(org_id, count):
@@ -143,9 +150,10 @@ def _fill_sqlite(database: Path, count: int) -> None:
             marks = ", ".join("?" * len(columns))
             statement = f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({marks})"
             connection.executemany(statement, ([*row.values()] for row in rows))
+        more(connection)
 
 
-def _fill_postgres(admin_url: str, count: int) -> None:
+def _fill_postgres(admin_url: str, count: int, more: Callable[[Any], None]) -> None:
     with psycopg.connect(admin_url) as admin:
         found = admin.execute("SELECT id FROM organisations").fetchone()
         assert found is not None
@@ -155,6 +163,7 @@ def _fill_postgres(admin_url: str, count: int) -> None:
             with admin.cursor().copy(copy) as into:
                 for row in rows:
                     into.write_row([*row.values()])
+        more(admin)
 
 
 def _tables(org_id: str, count: int) -> Iterator[tuple[str, list[Row]]]:

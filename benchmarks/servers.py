@@ -1,11 +1,10 @@
-"""Servers to measure, each a process of its own: ours as an operator starts it, a PostgreSQL, and MLflow's if there is
-one.
-
-MLflow needs an environment of its own; ROLLBOOK_BENCH_MLFLOW names the Python in it.
+"""Servers to measure, each a process of its own: ours as an operator starts it, a PostgreSQL, and MLflow's if it is
+installed.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import signal
@@ -27,7 +26,6 @@ from tests.server.postgres_cluster import PostgresCluster
 _ROLLBOOK = "from rollbook.cli.main import main; main()"
 _KEY = re.compile(r"rt_[A-Za-z0-9]{10}_\S{43}")
 _URL = re.compile(r"http://127\.0\.0\.1:\d+")
-MLFLOW_PYTHON = "ROLLBOOK_BENCH_MLFLOW"
 _START_LIMIT_S = 180.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _MLFLOW_AT_ITS_QUICKEST = {
@@ -45,6 +43,8 @@ class Server:
     started_s: float
     """From the command to the first answer."""
     headers: dict[str, str]
+    folder: Path | None = None
+    """What the server printed is there."""
 
     @property
     def cpu_s(self) -> float:
@@ -78,7 +78,7 @@ def rollbook_server(folder: Path, database_url: str | None = None) -> Iterator[S
         started_s = time.perf_counter() - began
         key = _KEY.search(printed.read_text())
         headers = {} if key is None else {"Authorization": f"Bearer {key[0]}"}
-        yield Server(process.pid, base_url, started_s, headers)
+        yield Server(process.pid, base_url, started_s, headers, folder)
     finally:
         _end(process)
 
@@ -97,9 +97,8 @@ def _said(process: subprocess.Popen[bytes], printed: Path, log: Path) -> str:
 @contextmanager
 def mlflow_server(folder: Path, database_url: str | None = None) -> Iterator[Server | None]:
     """Its tracking server: one worker, as ours has, and neither job runners nor telemetry. None if there is none."""
-    python = os.environ.get(MLFLOW_PYTHON)
-    if not python:
-        print(f"  MLflow: not measured; {MLFLOW_PYTHON} names no Python that has it")
+    if importlib.util.find_spec("mlflow") is None:
+        print("  MLflow: not installed, not measured")
         yield None
         return
     folder.mkdir(parents=True)
@@ -113,7 +112,7 @@ def mlflow_server(folder: Path, database_url: str | None = None) -> Iterator[Ser
     began = time.perf_counter()
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(
-            [python, "-m", "mlflow", "server", *options],
+            [sys.executable, "-m", "mlflow", "server", *options],
             stdout=log,
             stderr=log,
             cwd=folder,

@@ -17,10 +17,10 @@ from rollbook.store.checks.columns import StoreColumns
 from rollbook.store.checks.files import check_checksums
 from rollbook.store.checks.validate import validate_rollout_zarr_store
 from rollbook.store.config import RolloutZarrStoreConfig
-from rollbook.store.frames import arrow_table, duckdb_columns, duckdb_relation
 from rollbook.store.q_h import q_h_of
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.schema import TABLES
+from rollbook.store.views.frames import arrow_table, duckdb_columns, duckdb_relation
 from rollbook.store.writer import RolloutStoreWriter
 
 _SIZES = (10_000, 100_000, 1_000_000)

@@ -34,8 +34,13 @@ def turns(scale: float) -> int:
     return 7 if scale > 0.1 else 1
 
 
-def scratch() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(dir=os.environ.get("ROLLBOOK_BENCH_DIR"))
+_IN_MEMORY = "/dev/shm"
+
+
+def scratch(*, in_memory: bool = False) -> tempfile.TemporaryDirectory[str]:
+    """A folder in ROLLBOOK_BENCH_DIR; without it among temporary files, or in memory where the system allows it."""
+    otherwise = _IN_MEMORY if in_memory and os.path.isdir(_IN_MEMORY) else None
+    return tempfile.TemporaryDirectory(dir=os.environ.get("ROLLBOOK_BENCH_DIR", otherwise))
 
 
 def files_of(folder: Path) -> list[Path]:

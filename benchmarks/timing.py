@@ -45,9 +45,14 @@ class Claim:
             return False
         return self.value <= self.bar if self.at_most else self.value >= self.bar
 
+    @property
+    def verdict(self) -> str:
+        if self.value is None:
+            return "not measured"
+        return "met" if self.met else "MISSED"
+
     def __str__(self) -> str:
         bar = f"(bar {'<=' if self.at_most else '>='} {self.bar:g})"
         if self.value is None:
-            return f"  not measured  {self.name} {bar}"
-        verdict = "met" if self.met else "MISSED"
-        return f"  {verdict:12}  {self.name}: {self.value:.2f} {self.unit} {bar}"
+            return f"  {self.verdict}  {self.name} {bar}"
+        return f"  {self.verdict:12}  {self.name}: {self.value:.2f} {self.unit} {bar}"

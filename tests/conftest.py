@@ -9,9 +9,18 @@ import signal
 import pytest
 from hypothesis import settings
 
+from tests.engines.ray_cluster import ray_address, ray_cluster
+from tests.scheduling import restore_scheduling
+from tests.scratch import scratch_root
+
+__all__ = ["ray_address", "ray_cluster"]
+
 # a slow moment of the machine is not a mistake of the code
 settings.register_profile("rollbook", deadline=None)
 settings.load_profile("rollbook")
+
+# where pytest makes the folders of `tmp_path`, unless --basetemp says otherwise
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(scratch_root()))
 
 # A shell that starts the tests with & has Ctrl-C ignored, also in commands that tests start in order to interrupt them.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -48,3 +57,9 @@ def pytest_collection_finish() -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """One worker more than cores: many tests wait for a server, a lock or a time limit, and then a core is free."""
     return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """A test that leaves its process a real-time one slows every later test down, and those beside it even more."""
+    assert not restore_scheduling(), f"{item.nodeid} changed how its process is scheduled"

@@ -1,4 +1,4 @@
-"""What the docs say is run. tests/test_readme.py runs the README, in order."""
+"""What the docs say is run. tests/test_readme.py runs the README in order, tests/test_guides.py the guides."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,19 @@ from rollbook.contracts import TrainerBatch, batch_to_json, write_file
 from rollbook.store.writer import write_rollout_zarr_store
 from tests.factories import revision, table
 from tests.store.synthetic import make_records
+from tests.test_guides import PAGES as GUIDES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -33,18 +41,18 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines if line.strip()]
 
 
-RUN = [page for page in PAGES if page.name != "README.md"]
+RUN = [page for page in PAGES if page.name != "README.md" and page not in GUIDES]
 WITH_PYTHON = [page for page in RUN if blocks(page, "python")]
-SLOW = {"generation.md"}
+SLOW = {"docs/guides/generation.md"}
 """What it shows takes long."""
 WITH_COMMANDS = [
-    pytest.param(page, marks=pytest.mark.slow) if page.name in SLOW else page
+    pytest.param(page, marks=pytest.mark.slow) if named(page) in SLOW else page
     for page in RUN
     if commands(page)
 ]
 
 
-@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=named)
 def test_python_on_a_page_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,7 +62,7 @@ def test_python_on_a_page_runs_from_top_to_bottom(
         exec(compile(text, str(page), "exec"), names)
 
 
-@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=named)
 def test_commands_on_a_page_run(page: Path, tmp_path: Path) -> None:
     some = table([2, 3])
     batch = TrainerBatch.assemble(
@@ -77,8 +85,8 @@ def test_commands_on_a_page_run(page: Path, tmp_path: Path) -> None:
         subprocess.run([rollbook, *command[1:]], cwd=tmp_path, check=True, capture_output=True)
 
 
-WITH_A_TEST_OF_THEIR_OWN = {"whole_loop.py", "import_scan.py", "learn_in_environment.py"}
-"""These take longer: they start a server, download files, or train a policy."""
+WITH_A_TEST_OF_THEIR_OWN = {"import_scan.py", "learn_in_environment.py", "play_learned_policy.py"}
+"""These take longer: they download files, or train a policy."""
 
 
 @pytest.mark.parametrize(
@@ -101,7 +109,7 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_links_on_a_page_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^):]+)\)", page.read_text()):
         path, _, anchor = link.partition("#")
@@ -116,7 +124,7 @@ CURRENT_PAGES = [page for page in PAGES if page.parent.name != "decisions"]
 """A decision may name a module that it removed."""
 
 
-@pytest.mark.parametrize("page", CURRENT_PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", CURRENT_PAGES, ids=named)
 def test_modules_and_folders_on_a_page_exist(page: Path) -> None:
     text = re.sub(r"\]\([^)]*\)", "", page.read_text())
     paths = re.findall(rf"(?<![\w/.-])((?:{ROOMS})/(?:[\w/]+\.py|[\w/]*/|)(?![\w/]))", text)
@@ -145,3 +153,12 @@ def test_a_contributor_finds_every_room_on_the_map() -> None:
 
 def test_the_readme_has_two_commands_for_a_newcomer() -> None:
     assert commands(ROOT / "README.md")[:2] == [["make", "demo"], ["make", "test"]]
+
+
+def test_the_page_about_installing_has_every_extra() -> None:
+    page = (ROOT / "docs" / "install.md").read_text()
+    named = {
+        extra for each in re.findall(r"rollbook\[([\w,]+)\]", page) for extra in each.split(",")
+    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert named == set(project["optional-dependencies"])

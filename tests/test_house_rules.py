@@ -1,4 +1,4 @@
-"""What docs/data-path.md promises about errors, hashing and files, checked in the source itself."""
+"""What docs/explain/data-path.md promises about errors, hashing and files, checked in the source itself."""
 
 from __future__ import annotations
 
@@ -18,11 +18,21 @@ MODULES = {
 INTERNAL_EXCEPTIONS = {
     "Abandoned": "engines",
     "AddressRefused": "server",
+    "BrokenRecord": "adapters",
+    "DamagedChunk": "adapters",
+    "DamagedColumn": "adapters",
+    "DamagedExample": "adapters",
+    "NoPicture": "adapters",
     "NotUsable": "store",
     "Problem": "server",
-    "SignInFirst": "server",
+    "ShapeProblem": "adapters",
+    "SignInFirst": "portal",
     "TokenRefused": "server",
     "Unreadable": "adapters",
+    "UnreadableArray": "adapters",
+    "UnreadableCodec": "adapters",
+    "UnreadableColumn": "adapters",
+    "UnstorableText": "adapters",
 }
 """Exceptions outside errors.py that several modules of a room share. Each is raised and caught inside its room.
 
@@ -33,6 +43,8 @@ HASHING_ROOMS = {"adapters", "client", "evals", "generate", "server"}
 """Rooms that also hash the bytes of files and secrets while they handle them."""
 
 RENAMING_MODULES = {
+    "adapters/exports/hdf5.py": "h5py writes the file itself; it gets its name when it is complete",
+    "adapters/folder_importer.py": "a second name of a file that was checked, in a folder that is not final yet",
     "adapters/video_source.py": "an encoder writes the file itself; it gets its name when it is complete",
     "client/cache.py": "a download gets its name when its digest is right",
     "client/credentials.py": "the file must be private to its owner from its first byte",
@@ -40,6 +52,8 @@ RENAMING_MODULES = {
     "client/video.py": "an encoder writes the file itself; it gets its name when it is complete",
     "files.py": "the rule itself",
     "server/blobs/files.py": "an upload gets its name inside a folder that is held open",
+    "store/shards/build_shard.py": "the work folder of a lost worker changes hands in one step; nothing is final yet",
+    "store/shards/final_place.py": "a copy that nobody needs any more, before it is removed",
     "server/settings.py": "the secret must be private to its owner from its first byte",
 }
 """Modules that give a file its final name themselves, each with the reason why files.py does not do it."""

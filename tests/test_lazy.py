@@ -91,3 +91,10 @@ def test_importing_a_lazy_room_loads_no_heavy_library(module: str) -> None:
     program = f"import sys, {module}; print(*sorted(set(sys.modules) & {heavy!r}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+
+
+def test_a_server_starts_without_libraries_that_only_some_pages_need() -> None:
+    heavy = {"scipy.special", "zarr", "pyarrow", "pandas", "numba", "PIL", "av", "boto3", "h5py"}
+    program = f"import sys, rollbook.app; print(*sorted(set(sys.modules) & {heavy!r}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr

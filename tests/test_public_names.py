@@ -22,10 +22,14 @@ CONTRACTS = """
     artifact_from_json artifact_to_json batch_from_json batch_to_json open_table read_document read_file save_table
     token_staleness verify_proof write_file
     NpzLimits RolloutLineage read_npz write_npz
+    Journal Recorder ToolCall read_journal
 """
 TRAIN = """
-    JaggedBatch PackedBatch PaddedBatch QHBatches QHStates balance pack_to_budget rollouts_of to_jagged
-    to_packed to_packed_bins to_padded
+    JaggedBatch PackedBatch PaddedBatch QHBatches QHStates balance chains_table check_proofs open_chains
+    pack_to_budget resume_training rollouts_of to_jagged to_packed to_packed_bins to_padded train_policy
+    PrimeRLMicroBatch RecordedStep RecordingMixin SplitBatch StepRecorder TinkerDatum TrainedStep VerlBatch
+    lineage_of_steps open_verl recorded_steps save_verl to_prime_rl to_split to_tinker to_trl to_verl trained_steps
+    weights_digest
 """
 ROLLOUTS = """
     DEFAULT_RETURN_SEMANTICS INVALID_REASON_CODES INVALID_REASON_VERSION ROLLOUT_MANIFEST_FILENAME
@@ -39,6 +43,10 @@ ROLLOUTS = """
     rollout_step_objective_rows rollout_store_inventory_rows rollout_tree_summary_rows selected_depth_preview
     selected_depth_summary_rows suspicious_rollout_rows target_audit_rows validate_rollout_zarr_store
     validity_waterfall_rows write_rollout_zarr_store
+    ROLLOUT_SHARD_MANIFEST_VERSION RolloutShardEntry RolloutShardRow plan_rollout_shards
+    write_rollout_shard_manifest_from_config ROLLOUT_SHARD_OWNER_FILENAME ROLLOUT_SHARD_SUCCESS_FILENAME
+    RolloutShardRunResult run_rollout_shard
+    RolloutShardCampaignStatus RolloutShardStatus summarize_rollout_shard_campaign
 """
 RECORDS = """
     CandidateSamplingResult CounterfactualRolloutResult RolloutChain RolloutStep SelectedDepth TargetEvalCrop
@@ -48,25 +56,21 @@ STORE = """
     CandidateSamplingResult CounterfactualRolloutResult PublishedStore RolloutChain RolloutCollection RolloutStep
     RolloutStoreInvocation RolloutStoreManifestContext RolloutStoreWriter RolloutZarrRecord RolloutZarrStoreConfig
     RolloutZarrStoreReader RolloutZarrValidationResult RolloutZarrWriteResult SelectedDepth StoredTables TargetEvalCrop
-    Violation arrow_table duckdb_columns duckdb_relation export_table migrate_store open_store pandas_frame
+    Violation arrow_table duckdb_columns duckdb_relation export_table migrate_store open_collection open_store
+    pandas_frame
     polars_frame publish_store repack_store validate_rollout_zarr_store write_rollout_zarr_store
-"""
-CAMPAIGNS = """
-    ROLLOUT_SHARD_MANIFEST_VERSION ROLLOUT_SHARD_OWNER_FILENAME ROLLOUT_SHARD_SUCCESS_FILENAME
-    RolloutShardEntry RolloutShardRow RolloutShardCampaignStatus RolloutShardRunResult RolloutShardStatus
-    plan_rollout_shards run_rollout_shard summarize_rollout_shard_campaign
-    write_rollout_shard_manifest_from_config
 """
 EVALS = """
     Action EvalResult EvalRun Gate MetricRule Observation PolicyCallable ReplayEpisode StepContext StoreBaselines
-    calibrate cancel_run complete_run create_run gate_from load_policy log_chains look_up open_run replay_store
-    run_against run_closed_loop
+    audit_run calibrate cancel_run compare complete_run create_run fresh_baselines gate_from load_policy log_chains
+    look_up open_run replay_store rollup_store run_against run_closed_loop
 """
 VERBS = {
     "create_run": """candidate_policy_version baseline_episode_ids baseline_policy_version name metadata client gate
-        dry_run candidate_policy_revision baseline_policy_revision""",
+        dry_run candidate_policy_revision baseline_policy_revision gate_name""",
     "run_against": """run policy_callable on_episode dry_run workers engine parallel resume journal align clock
-        step_timeout_s upload_actions environment store frames batch""",
+        step_timeout_s upload_actions environment store source frames batch isolation trusted retry_failed verbose
+        check_determinism""",
     "complete_run": "run status metadata client",
 }
 VERIFY = {
@@ -80,7 +84,10 @@ RESULT_KEYS = """
     collision_count_candidate time_to_goal_s_baseline time_to_goal_s_candidate action_l2_distance ood_action_share
     step_count
 """
-GATE = "version mode design alpha n_min min_used_share evidence rules seed"
+GATE = """
+    version mode design alpha n_min cluster least_clusters missing min_used_share evidence rules reward_range tails
+    looks ledger accept_unverified_environment accept_retried guard_slices seed
+"""
 FRONT_DOOR = "AsyncClient Client __version__ close evals init log_episode start_episode verify"
 CLIENT = """
     ArtifactKind AsyncClient AsyncEpisode AsyncRecordedEpisode Battery Client Delivery ENV_API_KEY ENV_BASE_URL ENV_HOME
@@ -89,7 +96,7 @@ CLIENT = """
 """
 CLIENT_MEMBERS = """
     archive_episode base_url cache call close connection delete_episode deliver episode episodes log_episode
-    restore_episode spool start_episode
+    record_revision restore_episode spool start_episode
 """
 EPISODE_MEMBERS = "finalize frame id status step storage upload upload_urls"
 RECORDED_MEMBERS = (
@@ -97,7 +104,7 @@ RECORDED_MEMBERS = (
 )
 LOG_EPISODE = """
     name source robot policy_version env_version git_sha seed video sensors actions t_ns duration_s fps metadata tags
-    status failure_time_s on_progress policy_revision
+    status failure_time_s on_progress policy_revision idempotency_key
 """
 START_EPISODE = """
     name source robot policy_version env_version git_sha seed fps metadata tags artifacts policy_revision
@@ -186,13 +193,10 @@ def test_what_a_result_and_a_gate_say() -> None:
     assert list(evals.Gate().as_dict()) == GATE.split()
 
 
-def test_the_names_of_the_rollout_package_that_are_here() -> None:
-    """The others come with campaigns."""
+def test_the_names_of_the_rollout_package() -> None:
+    assert len(ROLLOUTS.split()) == 52
     assert names(rollouts) == sorted(ROLLOUTS.split() + RECORDS.split())
     assert all(hasattr(rollouts, name) for name in names(rollouts))
-    later = set(CAMPAIGNS.split())
-    assert len(later | set(ROLLOUTS.split())) == 52
-    assert not later & set(names(rollouts))
 
 
 def test_a_writer_finds_every_class_it_has_to_construct() -> None:

@@ -13,15 +13,17 @@ from pathlib import Path
 
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 10.0
+_PRINTED = "printed.txt"
 
 
 @contextmanager
-def throwaway_server(data: Path) -> Iterator[tuple[str, str]]:
+def throwaway_server(data: Path, *options: str) -> Iterator[tuple[str, str]]:
     """Starts a server; yields its URL and the API key that its first start prints. The server stops at the end."""
     data.mkdir(parents=True, exist_ok=True)
     rollbook = Path(sys.executable).with_name("rollbook")
-    command = [str(rollbook), "serve", "--data", str(data), "--port", "0"]
-    printed = data / "printed.txt"
+    port = () if "--port" in options else ("--port", "0")
+    command = [str(rollbook), "serve", "--data", str(data), *port, *options]
+    printed = data / _PRINTED
     own = {name: value for name, value in os.environ.items() if not name.startswith("ROLLBOOK_")}
     with (
         open(printed, "wb") as out,
@@ -38,6 +40,14 @@ def throwaway_server(data: Path) -> Iterator[tuple[str, str]]:
                 process.wait(STOP_LIMIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def sign_in_link(data: Path) -> str:
+    """The link that the first start printed. It signs in once."""
+    found = re.search(r"http\S+/sign-in\?token=\S+", (data / _PRINTED).read_text())
+    if found is None:
+        raise RuntimeError("the server printed no link to sign in")
+    return found[0]
 
 
 def _access(process: subprocess.Popen[bytes], printed: Path) -> tuple[str, str]:

@@ -11,18 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from rollbook import __version__
+from rollbook.portal.page import unknown_path
+from rollbook.portal.prefix import PathPrefix, prefix_of
+from rollbook.portal.routes import portal_routes
 from rollbook.server.accounts import (
     audit,
     device_login,
     invitations,
     manage_keys,
     members,
-    pages,
     sign_in,
 )
 from rollbook.server.blobs.interface import BlobStore
@@ -41,7 +44,11 @@ from rollbook.server.episodes import (
 )
 from rollbook.server.episodes.upkeep import keep_up
 from rollbook.server.evals import (
+    evidence,
+    fresh_baselines,
+    locked_gates,
     results as eval_results,
+    revisions,
     runs as eval_runs,
     scenarios,
     trends,
@@ -53,7 +60,9 @@ from rollbook.server.http.openapi import document_routes
 from rollbook.server.http.responses import EXCEPTION_HANDLERS
 from rollbook.server.logs import Log, set_up_logs
 from rollbook.server.metrics import Metrics, NoMetrics, PrometheusMetrics, serve_metrics
+from rollbook.server.recordings import routes as recordings
 from rollbook.server.settings import Settings
+from rollbook.server.stores import routes as stores
 from rollbook.server.supervisor import stop_with_parent
 from rollbook.server.video.renditions import keep_making
 from rollbook.server.webhooks import routes as webhooks
@@ -69,13 +78,19 @@ def create_app(settings: Settings) -> Starlette:
         routes=(
             *episodes.routes,
             *artifacts.routes,
+            *recordings.routes,
             *uploads.routes,
             *episode_batches.routes,
             *eval_results.routes,
             *eval_runs.routes,
             *verify.routes,
             *scenarios.routes,
+            *revisions.routes,
+            *evidence.routes,
             *trends.routes,
+            *locked_gates.routes,
+            *fresh_baselines.routes,
+            *stores.routes,
             *webhooks.routes,
             *retention.routes,
             *blob_routes(_blobs_of),
@@ -86,10 +101,14 @@ def create_app(settings: Settings) -> Starlette:
             *members.routes,
             *invitations.routes,
             *audit.routes,
-            *pages.routes,
+            *portal_routes,
         ),
-        middleware=(*_proxy_headers(settings), Middleware(RequestEdge)),
-        exception_handlers=EXCEPTION_HANDLERS,
+        middleware=(
+            *_proxy_headers(settings),
+            Middleware(RequestEdge),
+            *_path_prefix(settings),
+        ),
+        exception_handlers={**EXCEPTION_HANDLERS, HTTPException: unknown_path},
         lifespan=lambda app: _lifespan(app, settings),
     )
     app.router.redirect_slashes = False
@@ -101,6 +120,11 @@ def _proxy_headers(settings: Settings) -> tuple[Middleware, ...]:
     if not settings.trusted_proxies:
         return ()
     return (Middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies)),)
+
+
+def _path_prefix(settings: Settings) -> tuple[Middleware, ...]:
+    prefix = prefix_of(settings.public_url)
+    return (Middleware(PathPrefix, prefix=prefix),) if prefix else ()
 
 
 def worker_app() -> Starlette:

@@ -19,9 +19,12 @@ from contextlib import contextmanager
 from typing import Any
 
 EXTRAS = {
-    "adapters": (),
+    "adapters": (
+        *("foxglove_schemas_protobuf", "google", "google_crc32c", "h5py", "mcap", "mcap_protobuf"),
+        "rosbags",
+    ),
     "client": ("httpx",),
-    "evals": (),
+    "evals": ("cryptography",),
     "frames": ("duckdb", "pandas", "polars", "pyarrow"),
     "generate": ("embreex", "llvmlite", "matplotlib", "numba", "scipy", "trimesh"),
     "gym": ("gymnasium",),
@@ -29,13 +32,16 @@ EXTRAS = {
     "postgres": ("psycopg",),
     "ray": ("ray",),
     "remote": ("fsspec", "s3fs"),
+    "rerun": ("rerun",),
     "rl": ("sb3_contrib", "stable_baselines3"),
     "server": (
         *("alembic", "anyio", "argon2", "boto3", "botocore", "fastapi", "httptools", "jinja2"),
         *("prometheus_client", "sqlalchemy", "starlette", "uvicorn", "uvloop"),
     ),
     "store": ("PIL", "numcodecs", "zarr"),
-    "torch": ("torch",),
+    "torch": ("safetensors", "torch"),
+    "train": ("lightgbm",),
+    "trl": ("datasets", "transformers", "trl"),
     "video": ("av",),
 }
 """Every extra of Rollbook, with the libraries for which it is the one to install."""

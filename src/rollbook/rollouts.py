@@ -20,6 +20,13 @@ if TYPE_CHECKING:
         decode_target_invalid_reason as decode_target_invalid_reason,
         reason_mask as reason_mask,
     )
+    from rollbook.generate.campaigns.planning import (
+        plan_rollout_shards as plan_rollout_shards,
+        write_rollout_shard_manifest_from_config as write_rollout_shard_manifest_from_config,
+    )
+    from rollbook.generate.campaigns.run_shard import (
+        run_rollout_shard as run_rollout_shard,
+    )
     from rollbook.generate.dataset_config import (
         RolloutDatasetWriterConfig as RolloutDatasetWriterConfig,
         SelectedDepthRetentionConfig as SelectedDepthRetentionConfig,
@@ -82,6 +89,25 @@ if TYPE_CHECKING:
         ROLLOUT_ZARR_SCHEMA_ID as ROLLOUT_ZARR_SCHEMA_ID,
         ROLLOUT_ZARR_SCHEMA_VERSION as ROLLOUT_ZARR_SCHEMA_VERSION,
     )
+    from rollbook.store.shards.build_shard import (
+        RolloutShardRunResult as RolloutShardRunResult,
+    )
+    from rollbook.store.shards.campaign_status import (
+        summarize_rollout_shard_campaign as summarize_rollout_shard_campaign,
+    )
+    from rollbook.store.shards.entry import (
+        ROLLOUT_SHARD_MANIFEST_VERSION as ROLLOUT_SHARD_MANIFEST_VERSION,
+        RolloutShardEntry as RolloutShardEntry,
+        RolloutShardRow as RolloutShardRow,
+    )
+    from rollbook.store.shards.shard_status import (
+        RolloutShardCampaignStatus as RolloutShardCampaignStatus,
+        RolloutShardStatus as RolloutShardStatus,
+    )
+    from rollbook.store.shards.sidecars import (
+        ROLLOUT_SHARD_OWNER_FILENAME as ROLLOUT_SHARD_OWNER_FILENAME,
+        ROLLOUT_SHARD_SUCCESS_FILENAME as ROLLOUT_SHARD_SUCCESS_FILENAME,
+    )
     from rollbook.store.writer import (
         write_rollout_zarr_store as write_rollout_zarr_store,
     )
@@ -99,6 +125,11 @@ else:
                 "decode_target_invalid_reason",
                 "reason_mask",
             ),
+            "rollbook.generate.campaigns.planning": (
+                "plan_rollout_shards",
+                "write_rollout_shard_manifest_from_config",
+            ),
+            "rollbook.generate.campaigns.run_shard": ("run_rollout_shard",),
             "rollbook.generate.dataset_config": (
                 "RolloutDatasetWriterConfig",
                 "SelectedDepthRetentionConfig",
@@ -147,6 +178,21 @@ else:
                 "DEFAULT_RETURN_SEMANTICS",
                 "ROLLOUT_ZARR_SCHEMA_ID",
                 "ROLLOUT_ZARR_SCHEMA_VERSION",
+            ),
+            "rollbook.store.shards.build_shard": ("RolloutShardRunResult",),
+            "rollbook.store.shards.campaign_status": ("summarize_rollout_shard_campaign",),
+            "rollbook.store.shards.entry": (
+                "ROLLOUT_SHARD_MANIFEST_VERSION",
+                "RolloutShardEntry",
+                "RolloutShardRow",
+            ),
+            "rollbook.store.shards.shard_status": (
+                "RolloutShardCampaignStatus",
+                "RolloutShardStatus",
+            ),
+            "rollbook.store.shards.sidecars": (
+                "ROLLOUT_SHARD_OWNER_FILENAME",
+                "ROLLOUT_SHARD_SUCCESS_FILENAME",
             ),
             "rollbook.store.writer": ("write_rollout_zarr_store",),
         },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollbook.evals import Action, Observation, StepContext
+from tests.evals.recorded_runs import SlidingEnv
 
 
 def follow(obs: Observation) -> Action:
@@ -49,6 +51,10 @@ def leaving(obs: Observation) -> Action:
     sys.exit(0)
 
 
+def ending(obs: Observation) -> Action:
+    os._exit(0)
+
+
 class Unborn(Winning):
     def __init__(self) -> None:
         sys.exit(0)
@@ -57,3 +63,10 @@ class Unborn(Winning):
 class LeavesAtTheEnd(Winning):
     def close(self) -> None:
         sys.exit(0)
+
+
+class LeavingEnv(SlidingEnv):
+    """The system keeps the last eight bits of an exit status, so 256 is 0."""
+
+    def close(self) -> None:
+        sys.exit(256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from tests.evals.recorded_runs import SlidingEnv, away
 from tests.server.fixtures import StartServer, running_server
 from tests.server.running import RunningServer
 from tests.server.shared_server import new_organisation, shared_server
+
+pytestmark = pytest.mark.slow
 
 __all__ = ["running_server"]
 
@@ -81,19 +84,31 @@ CART_POLE = ("--baseline-version", "left-1", "--environment", f"{HERE}:cart_pole
 
 
 def test_a_better_reward_ships_where_the_recordings_have_no_success(tmp_path: Path) -> None:
-    report = tmp_path / "replay.xml"
-    done = ci_gate(f"{HERE}:balance", *CART_POLE, "--baseline-tag", "nightly", "--junit", report)
+    report, options = tmp_path / "replay.xml", (*CART_POLE, "--baseline-tag", "nightly")
+    done = ci_gate(f"{HERE}:balance", *options)
+    assert done.returncode == 1, "what a pair can lose is not declared"
+    assert "  Gate: reward has to be better (no baseline has a success)\n" in done.stdout
+    assert "undeclared_range" in done.stdout
+    done = ci_gate(
+        *(f"{HERE}:balance", *options, "--junit", report, "--gate-file", gate_in(tmp_path))
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "candidate=v4 baseline=left-1 episodes=26" in done.stdout
-    assert "  Gate: reward has to be better (no baseline has a success)\n" in done.stdout
     assert "better on reward" in done.stdout
     assert "by the gate: reward has to be better" in done.stdout
     assert "<testsuite" in report.read_text()
 
 
+def gate_in(folder: Path) -> Path:
+    """The default for rewards, which says that an episode has 1 to 80 steps of reward 1."""
+    file = folder / "gate.json"
+    file.write_text(json.dumps({**Gate.for_reward().as_dict(), "reward_range": [1, 80]}))
+    return file
+
+
 def test_a_dry_run_decides_by_the_same_gate() -> None:
     done = ci_gate(f"{HERE}:balance", *CART_POLE, "--dry-run", "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     assert done.json["summary"]["decision"]["gate"] == Gate.for_reward().as_dict()
 
 

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from rollbook import __version__
-from rollbook.cli.main import app
+from rollbook.cli.main import _command, app
 from rollbook.contracts import (
     COMPATIBLE,
     TrainerBatch,
@@ -91,6 +91,17 @@ def test_every_command_and_option_is_described() -> None:
         if not getattr(parameter, "help", None)
     ]
     assert undescribed == []
+
+
+def test_a_group_that_is_built_alone_is_the_group_of_the_whole() -> None:
+    whole = dict(every_command(typer.main.get_command(app)))
+    for group in app.registered_groups:
+        alone = dict(every_command(_command(group.name)))
+        assert set(alone) == {"", *(each for each in whole if each.split()[:1] == [group.name])}
+        assert alone[""].epilog == whole[""].epilog
+    assert set(whole) == set(dict(every_command(_command(None))))
+    shown = rollbook("nothing").stderr
+    assert "No such command 'nothing'" in shown
 
 
 def test_the_module_runs_as_the_command_does() -> None:

@@ -25,8 +25,18 @@ from tests.store.synthetic import make_records
 
 SOURCES = Path(rollbook.__file__).parent
 PROJECT = tomllib.loads((SOURCES.parents[1] / "pyproject.toml").read_text())["project"]
-NAMES = {"pillow": "PIL", "argon2_cffi": "argon2", "opentelemetry_api": "opentelemetry"}
-INSTALLED_ALONG = {"botocore", "llvmlite", "numcodecs", "stable_baselines3", "starlette"}
+NAMES = {
+    "pillow": "PIL",
+    "argon2_cffi": "argon2",
+    "mcap_protobuf_support": "mcap_protobuf",
+    "opentelemetry_api": "opentelemetry",
+    "protobuf": "google",
+    "rerun_sdk": "rerun",
+}
+INSTALLED_ALONG = {
+    *("botocore", "datasets", "llvmlite", "numcodecs", "stable_baselines3", "starlette"),
+    "transformers",
+}
 """Libraries that come with one of an extra."""
 SERVER = ("server", "portal", "app.py")
 """Rooms that are never entered without the extra `server`: the command and the factory check it."""
@@ -41,7 +51,7 @@ def declared(extra: str) -> set[str]:
 
 
 def test_every_extra_and_each_of_its_libraries_is_known() -> None:
-    assert set(EXTRAS) == set(PROJECT["optional-dependencies"]) - {"dev"}
+    assert set(EXTRAS) == set(PROJECT["optional-dependencies"]) - {"bench", "demo", "dev"}
     assert set().union(*map(declared, EXTRAS)) | INSTALLED_ALONG == OPTIONAL
     for extra, libraries in EXTRAS.items():
         assert set(libraries) - INSTALLED_ALONG <= declared(extra)
@@ -83,6 +93,8 @@ def test_every_import_of_an_optional_library_goes_one_way() -> None:
     assert others == {
         # the command has checked that the extra `server` is installed
         ("cli/serve.py", "uvicorn"),
+        # an actor runs in a process that Ray has started
+        ("engines/ray_engine.py", "ray"),
         # httpx installs it
         ("client/runtime.py", "anyio"),
         # Embree is optional within its extra: without it our own ray caster is used
@@ -97,8 +109,6 @@ import contextlib, io, json, sys
 told = json.load(open(sys.argv[1]))
 for library in told["libraries"]: sys.modules[library] = None
 from rollbook.cli import main as commands
-import typer
-commands.app = typer.main.get_command(commands.app)
 ended = {}
 for words in told["commands"]:
     out, err, sys.argv = io.StringIO(), io.StringIO(), ["rollbook", *words]
@@ -116,7 +126,7 @@ json.dump([ended, functions], open(told["to"], "w"))
 """
 NEED_NOTHING = {
     *("store info", "store waterfall", "store tree", "store audit", "store suspicious"),
-    *("store export", "store repack", "replay gate"),
+    *("store export", "store repack", "store to-artifacts", "replay gate"),
     *("contracts check", "contracts show", "contracts convert"),
 }
 """Commands that work after a plain `pip install rollbook`, with some of their options."""
@@ -149,6 +159,7 @@ def commands(folder: Path, out: Path) -> list[list[str]]:
         f"store export {folder}/s.zarr {out}/x.parquet",
         f"store repack {folder}/s.zarr {out}/r.zarr --profile archive",
         f"store repack {folder}/s.zarr {out}/l.zarr --profile local",
+        f"store to-artifacts {folder}/s.zarr --out {out}/c.table",
         f"store publish {folder}/s.zarr memory://{out}/p",
         "contracts check",
         f"contracts show {folder}/t.table",

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,22 +23,24 @@ import pytest
 
 from rollbook import evals
 from rollbook.adapters.gymnasium import record
-from rollbook.cli.replay_arguments import episode_ids
-from rollbook.cli.replay_report import (
-    RunReport,
+from rollbook.cli.replays.replay_arguments import episode_ids
+from rollbook.cli.replays.replay_report import (
     episode_line,
     junit,
     markdown,
     summary_lines,
     workflow_commands,
 )
+from rollbook.cli.replays.replay_run import _exit_codes
 from rollbook.client import Client
 from rollbook.client.credentials import Profile, write_profile
 from rollbook.contracts.evals import EvalResult
 from rollbook.contracts.gate import Gate, gate_from
+from rollbook.contracts.gate_presets import gate_preset
 from rollbook.contracts.npz import write_npz
 from rollbook.errors import ConfigurationError
 from rollbook.evals.store_episodes import log_chains
+from rollbook.report.run_report import RunReport
 from rollbook.scoring import rollup
 from tests.command import Ended, rollbook
 from tests.evals.faulty_proxy import Fault, FaultyProxy
@@ -128,9 +131,17 @@ def asserting_gate(folder: Path) -> Path:
     return path
 
 
-def replay(policy: str, ids: list[str], *options: object, version: str = "v4") -> Ended:
+def replay(
+    policy: str,
+    ids: list[str],
+    *options: object,
+    version: str = "v4",
+    isolation: str = "thread",
+) -> Ended:
+    """In a thread, which starts sooner, where the test is not about the process of the policy."""
     return rollbook(
         *("replay", "run", "--policy", f"{POLICIES}:{policy}", "--candidate-version", version),
+        *("--isolation", isolation),
         *("--baseline-episodes", ",".join(ids), *options),
     )
 
@@ -166,12 +177,11 @@ def test_a_run_prints_its_episodes_its_numbers_and_the_decision(
     for number, (line, episode) in enumerate(zip(lines[5:8], three, strict=True), 1):
         assert line.startswith(f"  ✓ [{number}/3] {episode} → ")
     assert "Summary:" in lines
-    success = next(line for line in lines if " success_rate " in line)
-    assert "baseline    0.000  candidate        -  Δ        -" in success
-    assert "not_measured" in success or "open_loop" in success
-    assert "n 0/3" in success
+    success = next(place for place, line in enumerate(lines) if " success_rate " in line)
+    assert "baseline    0.0 %  candidate        -  Δ        -" in lines[success]
+    assert re.match(" +n 0/3 (not_measured|open_loop), primary", lines[success + 1])
     assert any("neither better nor worse" in line for line in lines)
-    assert "Recommend: hold  (0/0 metrics better)" in lines
+    assert "Recommend: " not in done.stdout, "a vote beside the decision would confuse"
     assert any(line.startswith("Decision: Hold: ") for line in lines)
     assert any(line.startswith("  - not_measured") for line in lines)
     assert lines[-1] == f"{server.base_url}/portal/evals/{run_id}"
@@ -187,7 +197,8 @@ def test_a_failing_policy_is_a_failed_line_and_the_others_go_on(three: list[str]
     assert "  ✓ [1/3]" in done.stdout
     assert "  ✗ [2/3]" in done.stdout
     assert "ValueError: trouble ahead" in done.stdout
-    assert "Traceback" in done.stderr
+    assert done.stderr == "", "one line says it; the traceback is for --verbose and --json"
+    assert "in troubled" in replay("troubled", three, "--dry-run", "-v").stderr
     assert "of 3 pairs: 2 complete, 1 failed, 0 without a result" in done.stdout
     failures = rollbook("replay", "show", runs()[0]["id"], "--failures", "--json").json["failures"]
     assert failures == [{"baseline_episode_id": three[1], "error": "ValueError: trouble ahead"}]
@@ -255,9 +266,8 @@ def test_the_gate_ends_with_0_when_the_candidate_ships(twelve: list[str], tmp_pa
     assert "Decision: Ship: " in done.stdout
     success = next(line for line in done.stdout.splitlines() if " success_rate " in line)
     assert success.startswith("  ✓")
-    assert "asserted, primary" in success
-    assert "n 12/12" in success
-    assert "Δ from +" in done.stdout
+    assert "n 12/12 asserted, primary" in done.stdout
+    assert "90 % interval +" in done.stdout
     assert "p better <0.001" in done.stdout
     assert f"gate {ASSERTED.digest[:12]}" in done.stdout
     shown = runs()[0]
@@ -284,6 +294,28 @@ def test_a_sequential_gate_stops_early_and_says_so(log: Logged, tmp_path: Path) 
     assert told.returncode == 0
     assert told.json["stopped_early"] is True
     assert len(told.json["results"]) == 10
+
+
+def test_a_plan_takes_its_numbers_from_an_earlier_run(twelve: list[str], tmp_path: Path) -> None:
+    run = replay("winning", twelve, "--gate-file", asserting_gate(tmp_path), "--json").json
+    told = rollbook(
+        *("replay", "plan", "--effect", "10points", "--from-run", run["eval_run_id"], "--json")
+    )
+    assert told.returncode == 0, told.stderr
+    assert told.json["differ"] == 1.0, "the candidate won every pair"
+    assert told.json["seconds_per_pair"] > 0
+    assert all(row["hours"] > 0 for row in told.json["plans"])
+    none = rollbook("replay", "plan", "--effect", "10points", "--from-run", "no-such-run")
+    assert none.returncode == 1
+    assert "no such eval run" in none.stderr
+
+
+def test_a_preset_is_the_gate_of_the_run(three: list[str]) -> None:
+    replay("follow", three, "--gate-preset", "quick")
+    assert runs()[0]["gate_digest"] == gate_preset("quick").digest
+    unknown = replay("follow", three, "--gate-preset", "lax")
+    assert unknown.returncode == 2
+    assert "the presets are quick, default, strict" in unknown.stderr
 
 
 def test_baselines_that_do_not_come_are_no_verdict_on_the_candidate(
@@ -337,8 +369,8 @@ def test_baselines_that_do_not_come_are_no_verdict_on_the_candidate(
             "--store",
         ),
         (
-            ["--policy", f"{POLICIES}:follow", "--candidate-version", "v4", "--engine", "ray"],
-            "rollbook[ray]",
+            ["--policy", f"{POLICIES}:follow", "--candidate-version", "v4", "--engine", "rey"],
+            "'local' or 'ray'",
         ),
         (
             [
@@ -372,16 +404,81 @@ def test_no_ids_unknown_ids_and_a_gate_that_is_none_are_usage_too(
     assert "gate.alpha" in done.stderr
 
 
-@pytest.mark.parametrize("policy", ["leaving", "Unborn", "LeavesAtTheEnd"])
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("gate.toml", "alpha = 0.01\n[gate]\nalpha = 0.4\n", "alpha beside a section called gate"),
+        ("gate.json", '{"n_min": 90, "n_min": 2}', "n_min is given twice"),
+        ("gate.toml", "alhpa = 0.01\n", "alhpa"),
+        ("gate.json", '{"alpha": NaN}', "gate.alpha is nan"),
+        ("gate.json", '{"reward_range": [0, Infinity]}', "gate.reward_range"),
+        ("gate.json", "null", "the gate is not right"),
+    ],
+)
+def test_a_gate_that_is_misspelt_or_contradicts_itself_is_refused(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    done = rollbook("replay", "gate", tmp_path / name)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize("policy", ["leaving", "ending", "Unborn", "LeavesAtTheEnd"])
 def test_a_policy_that_calls_exit_has_not_decided_to_ship(policy: str, three: list[str]) -> None:
-    done = replay(policy, three[:1], "--gate")
+    done = replay(policy, three[:1], "--gate", isolation="process")
     assert done.returncode == (2 if policy == "Unborn" else 1), done.stderr
 
 
+def test_an_environment_that_calls_exit_has_not_decided_to_ship(three: list[str]) -> None:
+    """The system keeps the last eight bits of an exit status, so 256 is 0."""
+    done = replay("follow", three[:1], "--gate", "--environment", f"{POLICIES}:LeavingEnv")
+    assert done.returncode == 2, done.stderr
+    assert "the environment cannot be closed: SystemExit: 256" in done.stderr
+
+
+@pytest.mark.parametrize("code", [None, 0, 1, 256, "text"])
+def test_whoever_calls_exit_before_there_is_a_decision_is_no_verdict(code: Any) -> None:
+    with pytest.raises(SystemExit) as ended, _exit_codes(True):
+        sys.exit(code)
+    assert ended.value.code == 3
+    with pytest.raises(SystemExit) as ended, _exit_codes(True):
+        sys.exit(130)
+    assert ended.value.code == 130, "Ctrl-C"
+
+
+def test_a_policy_that_is_not_apart_from_the_runner_is_warned_of(three: list[str]) -> None:
+    """The runner imports the module of the environment, and with it what the author of the policy wrote there."""
+    apart, both = "tests.evals.recorded_runs:SlidingEnv", f"{POLICIES}:LeavingEnv"
+    for environment, isolation, said in (
+        (apart, "process", None),
+        (both, "process", "warning: policy and environment are both in tests.cli.replay_policies"),
+        (apart, "thread", "warning: --isolation thread runs the policy inside the runner"),
+    ):
+        options = ("--gate", "--environment", environment)
+        done = replay("follow", three[:1], *options, isolation=isolation)
+        assert ("warning" in done.stderr, done.returncode != 0) == (said is not None, True)
+        assert (said or "") in done.stderr
+
+
+def test_a_run_that_a_stranger_replays_again_agrees_where_it_is_the_same(three: list[str]) -> None:
+    replay("winning", three)
+    run_id = runs()[0]["id"]
+    audit = ("replay", "audit", run_id, "--sample", 2, "--seed", 3)
+    same = rollbook(*audit, "--policy", f"{POLICIES}:winning", "--json")
+    assert (same.returncode, same.json["agrees"], len(same.json["pairs"])) == (0, True, 2)
+    other = rollbook(*audit, "--policy", f"{POLICIES}:follow")
+    assert other.returncode == 1
+    assert "success: True → None; reward_total: 2.0 → None" in other.stdout
+    assert "0 of 2 pairs agree (--seed 3 chooses the same pairs)." in other.stdout
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [("sys.exit", "sys.exit(0)"), ("os._exit", "ended with exit status 0")]
+)
 def test_a_policy_whose_module_calls_exit_is_usage(
-    three: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    three: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, said: str
 ) -> None:
-    (tmp_path / "module_that_exits.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "module_that_exits.py").write_text(f"import os, sys\n{how}(0)\n")
     monkeypatch.syspath_prepend(tmp_path)
     options = ["--policy", "module_that_exits:x"]
     done = rollbook(
@@ -389,7 +486,7 @@ def test_a_policy_whose_module_calls_exit_is_usage(
         *("--baseline-episodes", three[0]),
     )
     assert done.returncode == 2
-    assert "sys.exit(0)" in done.stderr
+    assert said in done.stderr
 
 
 def test_a_store_that_is_none_is_no_verdict_on_the_candidate(
@@ -437,7 +534,7 @@ def test_github_gets_annotations_a_summary_and_outputs(
     text = summary.read_text()
     assert "## Replay of `v4`: ✋ hold" in text
     assert "## Replay of `v4`: 🚀 ship" in text
-    assert "| `success_rate` | 0.000 | 1.000 | +1.000 |" in text
+    assert "| `success_rate` | 0.0 % | 100.0 % | +100.0 points | +" in text
     assert "ValueError: trouble ahead" in text
     assert output.read_text().splitlines()[2] == "decision=ship"
     newest = rollbook("replay", "show", runs()[0]["id"], "--json").json
@@ -467,11 +564,31 @@ def test_a_test_report_has_every_baseline_and_the_decision(
 def test_a_run_is_taken_up_with_what_it_has_left(three: list[str], client: Client) -> None:
     run = evals.create_run(candidate_policy_version="v6", baseline_episode_ids=three, client=client)
     evals.run_against(run, policy_callable=f"{POLICIES}:troubled")
-    done = rollbook("replay", "run", "--policy", f"{POLICIES}:follow", "--resume", run.id)
+    resume = ("replay", "run", "--policy", f"{POLICIES}:follow", "--resume", run.id)
+    done = rollbook(*resume, "--retry-failed")
     assert done.returncode == 0, done.stderr
     assert f"✓ Eval run resumed: {run.id} (2 of 3 complete)" in done.stdout
     assert f"  ✓ [1/1] {three[1]}" in done.stdout
     assert rollbook("replay", "show", run.id, "--json").json["status"] == "completed"
+
+
+def test_a_completed_run_is_no_verdict_on_another_policy(three: list[str]) -> None:
+    """Nothing is left to replay, so the exit status would be the one of an earlier candidate."""
+    assert replay("follow", three).returncode == 0
+    resumed = ("replay", "run", "--resume", runs()[0]["id"], "--policy", f"{POLICIES}:troubled")
+    done = rollbook(*resumed, "--gate")
+    assert done.returncode == 2
+    assert "is completed, and says nothing about the policy that is given now" in done.stderr
+    assert rollbook(*resumed).returncode == 0, "without --gate it is shown again"
+
+
+def test_a_report_that_cannot_be_written_is_noticed_before_anything_is_replayed(
+    three: list[str], tmp_path: Path
+) -> None:
+    before = runs()
+    done = replay("follow", three, "--gate", "--junit", tmp_path / "missing" / "replay.xml")
+    assert (done.returncode, "there is no folder" in done.stderr) == (2, True), done.stderr
+    assert runs() == before
 
 
 def test_runs_are_listed_and_cancelled(three: list[str], client: Client) -> None:
@@ -517,16 +634,19 @@ def test_a_store_is_enough_and_no_server_is_asked(monkeypatch: pytest.MonkeyPatc
     assert done.returncode == 0, done.stderr
     assert "Chains of " in done.stdout
     assert "Replay of the store complete: " in done.stdout
-    reward = next(line for line in done.stdout.splitlines() if " reward_mean " in line)
-    assert "counterfactual, primary" in reward
-    assert " below the best choice " in done.stdout
+    assert "counterfactual, primary" in done.stdout
+    assert " below the best choice\n" in done.stdout
     assert "Decision: " in done.stdout
     asked = rollbook(
         *command, "--policy", f"{POLICIES}:first_valid", "--json", "--limit", 3, "--workers", 2
     )
     assert asked.returncode == 0, asked.stderr
     assert asked.json["episodes"] == 3
-    assert asked.json["summary"]["decision"]["gate_digest"] == Gate.for_reward().digest
+    gate = asked.json["summary"]["decision"]["gate"]
+    assert gate["reward_range"] is not None, (
+        "the labels of the store say which rewards there can be"
+    )
+    assert gate == {**Gate.for_reward().as_dict(), "reward_range": gate["reward_range"]}
     wrong = rollbook(*command, "--policy", f"{POLICIES}:first_valid", "--store-policy", "nobody")
     assert wrong.returncode == 2
     mixed = rollbook(
@@ -545,6 +665,40 @@ def test_episodes_of_a_store_are_judged_by_its_rewards(client: Client) -> None:
     assert (reward["evidence"], measured) == ("counterfactual", 3)
     assert done.json["summary"]["regret"]["n_pairs"] == 3
     assert done.json["eval_run_id"] == runs()[0]["id"]
+    judged_by = done.json["summary"]["decision"]["gate"]
+    alone = rollbook(
+        *("replay", "run", "--store", small_store(), "--policy", f"{POLICIES}:first_valid"),
+        *("--candidate-version", "v4", "--json"),
+    )
+    assert judged_by == alone.json["summary"]["decision"]["gate"], "with a server and without"
+    assert judged_by["reward_range"] is not None
+    dry = replay("first_valid", ids, "--store", small_store(), "--json", "--dry-run")
+    assert dry.json["summary"]["decision"]["gate"] == judged_by
+
+
+def test_a_store_that_is_not_the_one_of_the_baselines_ends_with_2_before_a_run_is_made(
+    client: Client, tmp_path: Path
+) -> None:
+    """Missing, damaged, or another store: the candidate is not the reason."""
+    ids = log_chains(client, small_store(), limit=3)
+    before = runs()
+    damaged, lost = tmp_path / "damaged.zarr", tmp_path / "lost.zarr"
+    for copy in (damaged, lost):
+        shutil.copytree(small_store(), copy)
+    (damaged / "manifest.json").unlink()
+    shutil.rmtree(lost / "q_h" / "valid_action_mask" / "c")
+    for wrong, said in (
+        (tmp_path / "missing.zarr", "there is nothing at"),
+        (damaged, "there is no manifest.json"),
+        (lost, "the file is missing"),
+        (small_store(6, seed=5), "was logged from the store"),
+    ):
+        for gate in ((), ("--gate",)):
+            done = replay("first_valid", ids, "--store", wrong, *gate)
+            assert done.returncode == 2, done.stderr
+            assert said in done.stderr
+            assert "Traceback" not in done.stderr
+    assert runs() == before
 
 
 # --------------------------------------------------------------------------------- in an environment
@@ -564,6 +718,13 @@ def test_an_environment_measures_what_the_candidate_comes_to(client: Client) -> 
     success = done.json["summary"]["success_rate"]
     assert (success["evidence"], success["candidate"]) == ("closed_loop", 1.0)
     assert done.json["results"][0]["metrics"]["repro"]["env_match"] is True
+    assert done.json["results"][0]["metrics"]["repro"]["verified"] is True
+    done = replay(
+        *("push_towards", ids, "--json", "--dry-run", "--no-world-check"),
+        *("--environment", "tests.evals.recorded_runs:SlidingEnv"),
+    )
+    assert done.json["results"][0]["metrics"]["repro"]["verified"] is None
+    assert "unverified_environment" in done.json["summary"]["decision"]["reasons"]
 
 
 # -------------------------------------------------------------------------- on a terminal, interrupted
@@ -641,31 +802,85 @@ def test_nothing_in_an_error_can_break_out_of_a_report() -> None:
     assert "<b>|x|" in str(error.text)
 
 
-def test_a_delta_that_crashes_are_not_in_stands_beside_the_one_with_them() -> None:
-    rows = [
-        EvalResult(
-            *(f"ep-{place}", None, "complete"),
-            {
-                "success_baseline": False,
-                "success_candidate": True,
-                "evidence": {"success": "asserted"},
-            },
-        )
-        for place in range(9)
-    ]
-    (line,) = [
-        each
-        for each in summary_lines(rollup([*rows, EvalResult("ep-9", None, "failed", {}, "x")]))
-        if "95 %" in each
-    ]
-    assert "Δ +0.800 with crashes, from" in line
+def crashed_once() -> RunReport:
+    metrics = {"success_baseline": False, "success_candidate": True}
+    stated = {**metrics, "evidence": {"success": "asserted"}}
+    rows = [EvalResult(f"ep-{place}", None, "complete", stated) for place in range(9)]
+    rows.append(EvalResult("ep-9", None, "failed", {}, "x"))
+    return RunReport("v4", "v3", 10, rollup(rows).to_wire(), rows)
+
+
+def test_terminal_and_markdown_show_the_difference_that_is_tested_crashes_included() -> None:
+    report = crashed_once()
+    assert report.rollup is not None
+    (line,) = [each for each in summary_lines(report.rollup) if "success_rate" in each]
+    assert line.endswith("Δ +80.0 points")
+    (row,) = [each for each in markdown(report).splitlines() if "`success_rate`" in each]
+    assert row.split(" | ")[3] == "+80.0 points"
+
+
+def test_a_report_fits_into_80_columns() -> None:
+    report = crashed_once()
+    assert report.rollup is not None
+    assert max(map(len, summary_lines(report.rollup))) <= 80
+
+
+# ---------------------------------------------------------------------------------------- report pages
+
+
+def test_a_run_of_the_server_becomes_a_page(twelve: list[str], tmp_path: Path) -> None:
+    replay("winning", twelve, "--gate-file", asserting_gate(tmp_path), version="paged")
+    run_id, page = runs()[0]["id"], tmp_path / "report.html"
+    written = rollbook("replay", "report", run_id, "--html", page)
+    assert written.returncode == 0, written.stderr
+    assert written.stdout.endswith(f"wrote {page}\n")
+    text = page.read_text("utf-8")
+    assert "Replay of paged" in text
+    assert f"rollbook replay audit {run_id} --sample 10" in text
+    refused = rollbook("replay", "report", run_id, "--html", page)
+    assert refused.returncode != 0
+    assert "--replace" in refused.stderr
+    assert rollbook("replay", "report", run_id, "--html", page, "--replace", "--json").json == {
+        "path": str(page),
+        "bytes": page.stat().st_size,
+        "decision": runs()[0]["decision"],
+    }
+
+
+def test_a_printed_store_replay_becomes_a_page_without_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLBOOK_BASE_URL", "http://127.0.0.1:9")
+    printed = rollbook(
+        *("replay", "run", "--candidate-version", "first", "--store", small_store(), "--json"),
+        *("--policy", f"{POLICIES}:first_valid"),
+    )
+    file, page = tmp_path / "run.json", tmp_path / "report.html"
+    file.write_text(printed.stdout)
+    written = rollbook("replay", "report", "--results", file, "--html", page)
+    assert written.returncode == 0, written.stderr
+    assert "Every pair: reward" in page.read_text("utf-8")
+    assert printed.json["labels"].keys() == {
+        row["baseline_episode_id"] for row in printed.json["results"]
+    }
+
+
+def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    assert rollbook("replay", "report", "--html", page).returncode == 2
+    missing = rollbook("replay", "report", "--html", page, "--results", tmp_path / "none.json")
+    assert missing.returncode == 2
+    assert "none.json cannot be read" in missing.stderr
+    assert not page.exists()
 
 
 # ------------------------------------------------------------------------------------------- scenarios
 
 
-def test_a_critical_scenario_blocks_until_the_candidate_passes_it(log: Logged) -> None:
-    (episode,) = log(1)
+def test_a_critical_scenario_blocks_until_the_candidate_passes_it(client: Client) -> None:
+    logged = record(SlidingEnv(), away, seed=1, client=client, env_version="sliding-1")
+    assert logged.episode is not None
+    episode = str(logged.episode.id)
     made = rollbook(
         *("verify", "promote", episode, "--severity", "critical", "--name", "the corner"),
     )
@@ -676,14 +891,15 @@ def test_a_critical_scenario_blocks_until_the_candidate_passes_it(log: Logged) -
     assert blocked.returncode == 1
     assert "Verify gate: candidate=v8" in blocked.stdout
     assert "✗ BLOCKED: 0/1 critical scenarios pass (0 failed, 1 pending)" in blocked.stdout
-    tried = rollbook("verify", "check", "--candidate", "v8", "--policy", f"{POLICIES}:follow")
+    asked = ("verify", "check", "--candidate", "v8", "--policy", f"{POLICIES}:push_towards")
+    environment = ("--environment", "tests.evals.recorded_runs:SlidingEnv")
+    dry = rollbook(*asked, *environment, "--dry-run").stdout
+    assert "✗ BLOCKED" in dry, "nothing was recorded"
+    assert f"Dry run, not recorded: {episode} pass (success closed_loop)" in dry
+    tried = rollbook(*asked)
     assert tried.returncode == 1
     assert "(1 failed, 0 pending)" in tried.stdout
-    winning = ("verify", "check", "--candidate", "v8", "--policy", f"{POLICIES}:winning")
-    dry = rollbook(*winning, "--dry-run").stdout
-    assert "✗ BLOCKED" in dry, "nothing was recorded"
-    assert f"Dry run, not recorded: {episode} pass" in dry
-    passed = rollbook(*winning)
-    assert passed.returncode == 0
+    passed = rollbook(*asked, *environment)
+    assert passed.returncode == 0, passed.stdout
     assert "✓ PASS: 1/1 critical scenarios pass" in passed.stdout
     assert rollbook("verify", "check", "--candidate", "v8", "--json").json["passed"] is True

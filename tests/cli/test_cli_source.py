@@ -19,7 +19,7 @@ from rollbook.generate.sources.reader import SourceStore
 from tests.command import Ended, rollbook
 from tests.generate.source_rows import room, write_store
 
-COMMANDS = ("make", "import", "info", "validate", "preview")
+COMMANDS = ("make", "import", "info", "validate", "preview", "publish")
 
 
 @pytest.fixture(scope="module")
@@ -415,3 +415,17 @@ def test_preview_draws_a_row(good: Path, tmp_path: Path) -> None:
     refused(rollbook("source", "preview", good, "--row", 99, "--out", out), 1, "there is no row 99")
     both = rollbook("source", "preview", good, "--row", 1, "--key", "x", "--out", out)
     refused(both, 2, "do not go together")
+
+
+# ---------------------------------------------------------------------------------------- publish
+
+
+def test_publish_puts_a_source_at_a_url_once(good: Path, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/published"
+    done = said(rollbook("source", "publish", good, url, "--json"))
+    assert done["url"] == url
+    assert done["manifest_digest"] == SourceStore.open(url).manifest_digest
+    assert said(rollbook("source", "validate", tmp_path / "published", "--deep", "--json"))["ok"]
+    refused(rollbook("source", "publish", good, url), 1, "--replace replaces it")
+    assert rollbook("source", "publish", good, url, "--replace").returncode == 0
+    refused(rollbook("source", "publish", good, "nowhere"), 2, "s3://bucket/prefix")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import fsspec
 import msgspec
 import numpy as np
 import pytest
@@ -22,15 +23,19 @@ from rollbook.errors import RollbookError, StorageError
 from rollbook.store.audit import AUDIT_COLUMNS, candidate_audit_rows, rollout_tree_summary_rows
 from rollbook.store.audit.charts import colour_ramp
 from rollbook.store.audit.depth_png import depth_png
+from rollbook.store.manifest import read_manifest
 from rollbook.store.reader import RolloutZarrStoreReader
 from rollbook.store.writer import write_rollout_zarr_store
 from tests.command import Ended, rollbook
+from tests.store.s3_server import memory
 from tests.store.synthetic import make_records, spec_fixture_records
 from tests.store.tampering import copy_store, edit, flip_bit, sign
 
+__all__ = ["memory"]
+
 COMMANDS = (
     *("info", "validate", "audit", "waterfall", "suspicious", "tree", "depth"),
-    *("export", "repack", "publish", "migrate"),
+    *("export", "repack", "publish", "migrate", "to-artifacts", "push"),
 )
 
 
@@ -465,6 +470,51 @@ def test_a_missing_extra_is_named_with_its_pip_line(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_is_no_store_is_never_said_to_be_replaced(good: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    words = ("store", "repack", good, tmp_path / "mine", "--profile", "archive")
+    for given in (words, (*words, "--replace")):
+        ended = rollbook(*given)
+        refused(ended, 1, "it is not a store, so it stays")
+        assert "--replace" not in ended.stderr
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "mine"
+
+
+def test_no_folder_is_made_that_is_named_like_a_url(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("store", "repack", good, "s3://bucket/packed", "--profile", "archive")
+    refused(rollbook(*words), 2, "OUTPUT is a URL (s3:/bucket/packed), expected a folder")
+    refused(
+        rollbook("store", "migrate", "s3://bucket/packed"), 2, "convert the store in its folder"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("OUT", ("source", "make", "s3://bucket/flats")),
+        (
+            "OUT",
+            ("source", "import", "s3://bucket/flats", "--mesh", "{file}", "--trajectory", "{file}"),
+        ),
+        ("--out", ("train", "run", "--store", "{store}", "--out", "s3://bucket/run")),
+        ("--out", ("import", "episodes", "{store}", "--out", "S3://bucket/episodes")),
+        ("--out", ("export", "mcap", "--episodes", "{store}", "--out", "gs://bucket/file.mcap")),
+    ],
+)
+def test_no_other_command_makes_such_a_folder_either(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    named = {"store": str(good), "file": str(good / "manifest.json")}
+    refused(rollbook(*(each.format(**named) for each in words)), 2, f"{option} is a URL")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_store_is_repacked_and_reads_the_same(good: Path, tmp_path: Path) -> None:
     archive = tmp_path / "archive.zarr"
     result = rollbook("store", "repack", "--profile", "archive", good, archive)
@@ -529,6 +579,19 @@ def test_publish_puts_a_store_at_a_url_once(store: Path, tmp_path: Path) -> None
     refused(rollbook("store", "publish", store, url), 1, "--replace")
     assert rollbook("store", "publish", store, url, "--replace").returncode == 0
     refused(rollbook("store", "publish", store, "nowhere"), 2, "s3://bucket/prefix")
+
+
+def test_a_store_at_a_url_is_published_to_another_one(
+    store: Path, tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert rollbook("store", "publish", store, f"{memory}/one").returncode == 0
+    done = rollbook("store", "publish", f"{memory}/one", f"{memory}/two", "--json")
+    assert said(done)["content_sha256"] == read_manifest(store).payload["content_sha256"]
+    fsspec.filesystem("memory").pipe_file(f"{memory}/mine/notes.txt", b"mine")
+    ended = rollbook("store", "publish", store, f"{memory}/mine")
+    refused(ended, 1, "1 files are there; publish to a place of its own")
+    assert "--replace" not in ended.stderr
 
 
 @pytest.mark.parametrize(

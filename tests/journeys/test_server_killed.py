@@ -17,6 +17,8 @@ from tests.journeys.conftest import Deploy
 from tests.journeys.nursery import MortalServer, Nursery
 from tests.journeys.recorders import CREATE, Ledger, audit, recording
 
+pytestmark = pytest.mark.slow
+
 STEPS = ("create", "begin parts", "upload", "part", "complete parts", "finalize")
 TO_STORAGE = ("upload", "part")
 """These go past a server that keeps its blobs in S3."""
@@ -69,7 +71,6 @@ def test_killed_in_the_middle_of_its_work_it_has_all_that_it_acknowledged(
     examine(server, ledger)
 
 
-@pytest.mark.slow
 def test_killed_sixty_times_and_more_it_has_all_that_it_acknowledged(server: MortalServer) -> None:
     ledger, steps = Ledger(), tuple(islice(cycle(steps_of(server)), 60))
     assert kill_in_the_middle_of(server, ledger, steps) >= 60
@@ -111,7 +112,6 @@ def test_killed_while_it_migrates_it_starts_as_if_nothing_had_been(
     assert goes_on(server)
 
 
-@pytest.mark.slow
 def test_killed_at_every_moment_of_many_first_starts(
     nursery: Nursery, deploy: Deploy, tmp_path: Path
 ) -> None:

@@ -32,6 +32,8 @@ from tests.journeys.recorders import (
 from tests.server.blob_servers import Served
 from tests.server.postgres_cluster import PostgresCluster
 
+pytestmark = pytest.mark.slow
+
 LONGEST_ANSWER_S = 20.0
 LONGEST_WAIT_S = 60.0
 
@@ -94,14 +96,12 @@ def test_a_database_that_is_restarted_under_load_costs_nothing_but_time(
     restart_the_database(in_a_team, postgres_cluster, times=1)
 
 
-@pytest.mark.slow
 def test_a_database_that_is_restarted_again_and_again(
     in_a_team: MortalServer, postgres_cluster: PostgresCluster
 ) -> None:
     restart_the_database(in_a_team, postgres_cluster, times=6)
 
 
-@pytest.mark.slow
 def test_connections_that_are_cut_in_the_middle_of_work_are_replaced(
     in_a_team: MortalServer, postgres_cluster: PostgresCluster
 ) -> None:
@@ -164,7 +164,6 @@ def without_storage(client: httpx.Client, stored: str, waiting: str) -> None:
     assert client.post(CREATE, json={"name": "metadata only"}).status_code == 201
 
 
-@pytest.mark.slow
 def test_storage_that_stops_and_starts_under_load_costs_nothing_but_time(
     in_a_team: MortalServer, s3: Served
 ) -> None:

@@ -9,6 +9,7 @@ _KINDS = (
     # the longest come first: an id may stand inside a token, and a key begins with one
     ("blob", r"(?<=/blobs/)[A-Za-z0-9_.~%=&?/+-]+"),
     ("webhook secret", r"whsec_[A-Za-z0-9_-]+"),
+    ("public key", r"(?<=\"public_key\":\")[0-9a-f]{64}"),
     ("key", r"\br[tv]_[A-Za-z0-9]+_[A-Za-z0-9_-]{20,}"),
     ("key prefix", r"\br[tv]_[A-Za-z0-9]{6,}(?:_[A-Za-z0-9_-]*…)?"),
     ("id", r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"),

@@ -46,7 +46,11 @@ def wire_transcript(server: RunningServer) -> str:
         owner = script.people()
         script.device(owner)
         script.webhooks(owner)
+        script.gates(owner)
+        script.stores(owner)
         script.audit(owner)
+        script.revisions()
+        script.retention()
     finally:
         told.close()
     return told.text
@@ -174,11 +178,14 @@ class Script:
         told.call("HEAD", there)
         told.call("GET", there[:-4] + "AAAA")
         self.key("POST", f"/api/episodes/{episode}/tags", {"add": ["seen"], "remove": ["kept"]})
+        self.key("GET", f"/api/episodes/{episode}/findings")
 
         told.title("One that failed, and looking for episodes")
         other = self.key("POST", "/api/ingest/episode", {"name": "drop 1", "policy_version": "v4"})
         failed = {"status": "failed", "failure": {"time_s": 2.5, "reason": "it fell"}}
         self.key("POST", f"/api/ingest/episode/{other['episode_id']}/finalize", failed)
+        self.key("GET", f"/api/episodes/{other['episode_id']}/findings")
+        self.key("GET", f"/api/episodes/{NOBODY}/findings")
         self.key("GET", "/api/episodes?policy_version=v4")
         page = self.key("GET", "/api/episodes?policy_version=v4&limit=1")
         self.key("GET", f"/api/episodes?policy_version=v4&limit=1&cursor={page['next_cursor']}")
@@ -350,6 +357,57 @@ class Script:
         self.key("GET", f"/api/eval-runs/{broken}")
         self.key("GET", f"/api/eval-runs/{broken}/results")
 
+    def retention(self) -> None:
+        told, key = self.told, self.server.new_key("admin").api_key
+        told.title("Retention, holds, usage and attempts")
+        told.placeholders.name(key.split("_")[1], "admin key")
+        policy = {"older_than_days": 30, "tags": ["scratch"]}
+        told.call("POST", "/api/retention/preview", policy, key=key)
+        made = told.call("POST", "/api/retention", policy, key=key)
+        told.call("POST", "/api/retention", {"older_than_days": 0}, key=key)
+        told.call("GET", "/api/retention", key=key)
+        told.call("DELETE", f"/api/retention/{made['id']}", key=key)
+        [episode] = self.baselines(1)
+        told.call("POST", f"/api/episodes/{episode}/hold", {"reason": "audit"}, key=key)
+        told.call("GET", "/api/holds", key=key)
+        told.call("DELETE", f"/api/episodes/{episode}/hold", key=key)
+        # of an organisation of its own: other tests record in the first one
+        told.call("GET", "/api/usage", key=new_organisation(self.server).api_key)
+        body = {"candidate_policy_version": "v9", "baseline_episode_ids": [episode]}
+        run = told.call("POST", "/api/ingest/eval-run", body, key=key)["eval_run_id"]
+        told.call("GET", f"/api/eval-runs/{run}/attempts", key=key)
+
+    def revisions(self) -> None:
+        self.told.title("Policy revisions and what they were trained on")
+        revision = {
+            "policy_family": "arm",
+            "revision_id": "arm-7",
+            "policy_digest": "weights of arm-7",
+            "produced_at_ms": 1_700_000_000_000,
+            "revision_number": 7,
+        }
+        rows = {"store_digest": "0f" * 32, "rows": [3, 4], "name": "flats"}
+        path, [episode] = "/api/policy-revisions", self.baselines(1)
+        body = {"revision": revision, "stores": [rows], "episode_ids": [episode]}
+        self.key("POST", path, body)
+        self.key("POST", path, body)
+        self.key("POST", path, {"revision": {**revision, "policy_digest": "other weights"}})
+        self.key("POST", path, {"revision": revision, "episode_ids": [NOBODY]})
+        self.key(
+            "POST", path, {"revision": revision, "stores": [{**rows, "store_digest": "short"}]}
+        )
+        self.key("POST", path, {"revision": {**revision, "revision_id": ""}})
+        self.key("POST", path, {"revision": revision, "batches": [{"batch_id": "b"}]})
+        self.key("POST", path, {})
+        self.key("POST", path, {"revision": {**revision, "revision_id": "arm-8"}, "stores": [rows]})
+        self.key("GET", f"{path}/arm-8")
+        self.key("GET", f"{path}/unknown")
+        self.key("GET", "/api/trainer-batches/unknown")
+        self.key("GET", f"/api/episodes/{episode}/eval-runs")
+        self.key("GET", f"/api/episodes/{NOBODY}/eval-runs")
+        self.key("GET", f"/api/eval-runs/{NOBODY}/evidence")
+        self.key("GET", "/api/evidence-key")
+
     def scenarios(self) -> None:
         told = self.told
         told.title("Scenarios and the gate")
@@ -495,6 +553,58 @@ class Script:
 
     # ------------------------------------------------------------------------------------- webhooks
 
+    def stores(self, owner: Person) -> None:
+        self.told.title("Rollout stores")
+        self.key("GET", "/api/stores")
+        self.key("POST", "/api/stores", {"place": "/data/rollouts.zarr"})
+        self.person(owner, "POST", "/api/stores", {"place": "/data/rollouts.zarr"})
+        self.person(owner, "POST", "/api/stores", {"place": ""})
+        self.key("GET", "/api/stores/00000000-0000-7000-8000-000000000000")
+        self.person(owner, "DELETE", "/api/stores/00000000-0000-7000-8000-000000000000")
+
+    def gates(self, owner: Person) -> None:
+        self.told.title("Locked gates and fresh baselines")
+        at = "/api/gates/release"
+        self.key("PUT", at, {"gate": {}})
+        self.person(owner, "PUT", at, {"gate": {"alpha": 2}})
+        self.person(owner, "PUT", "/api/gates/not%20a%20name", {"gate": {}})
+        self.person(owner, "PUT", at, {"gate": {"n_min": 30}})
+        self.person(owner, "PUT", at, {"gate": {"n_min": 40}})
+        self.key("GET", "/api/gates")
+        self.key("GET", at)
+        self.key("GET", "/api/gates/unknown")
+        [baseline] = self.baselines(1)
+        body = {"candidate_policy_version": "v10", "baseline_episode_ids": [baseline]}
+        path = "/api/ingest/eval-run"
+        self.key("POST", path, {**body, "gate": {"n_min": 25, "missing": "ignore"}})
+        self.key("POST", path, {**body, "gate_name": "unknown"})
+        run = self.key("POST", path, {**body, "gate_name": "release"})["eval_run_id"]
+        self.key("POST", path, {**body, "gate": {"n_min": 50}})
+        self.key("GET", f"/api/eval-runs/{run}")
+        self.person(owner, "PUT", "/api/gates/quick", {"gate": {}})
+        self.key("POST", path, body)
+        for name in ("release", "quick", "quick"):
+            self.person(owner, "DELETE", f"/api/gates/{name}")
+        finished = [self.finished_episode(place) for place in range(3)]
+        fresh = "/api/fresh-baselines"
+        self.key("GET", f"{fresh}?count=2&draw_seed=5&tag=fresh")
+        used = self.key("POST", path, {**body, "baseline_episode_ids": finished[:2]})
+        self.key("GET", f"{fresh}?count=1&tag=fresh")
+        self.key("GET", f"{fresh}?count=2&tag=fresh")
+        self.key("GET", f"{fresh}?count=0")
+        self.key("GET", f"{fresh}?count=1&limit=2")
+        self.key("GET", f"{fresh}?count=1&colour=red")
+        self.key("DELETE", f"/api/eval-runs/{used['eval_run_id']}")
+
+    def finished_episode(self, place: int) -> str:
+        """Not in the transcript."""
+        http, headers = self.told.http, self.access.headers
+        body = {"name": f"fresh {place}", "tags": ["fresh"]}
+        made = http.post("/api/ingest/episode", json=body, headers=headers).json()
+        path = f"/api/ingest/episode/{made['episode_id']}/finalize"
+        assert http.post(path, json={"status": "ready"}, headers=headers).status_code == 200
+        return str(made["episode_id"])
+
     def webhooks(self, owner: Person) -> None:
         told = self.told
         told.title("Webhooks")
@@ -544,6 +654,8 @@ class Script:
             told.note(f"  rollbook-signature: {signed}")
             told.note(received.body.decode())
             assert received.is_signed_with(made["secret"])
+        self.person(owner, "POST", f"{at}/pause")
+        self.person(owner, "POST", f"{at}/resume")
         self.person(owner, "DELETE", at)
         self.person(owner, "GET", f"{at}/deliveries")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rollbook.cli.login import ProfileName
 from rollbook.cli.output import AsJson, print_done, print_findings, print_json, print_rows, say
 from rollbook.errors import ConfigurationError
 
@@ -65,6 +66,14 @@ def check(
             "--complete", help="Also fail if a rollout of a batch is in none of the files."
         ),
     ] = False,
+    stores: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--store",
+            metavar="STORE",
+            help="A store or merged campaign: make its rollouts again and compare them. May be repeated.",
+        ),
+    ] = None,
     compatible: Compatible = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print only what failed or was not checked.")
@@ -76,11 +85,22 @@ def check(
     Print one line per record or criterion, and every violation. The exit code is 0 only if all checks pass.
     A batch is assembled again from its rollouts, which may be in another of the files. Rollouts that are in
     none of them are counted as not checked, in the last line and in --json; with --complete they are a failure.
+    Rollouts that `rollbook store to-artifacts` made are also made again from the stores given with --store.
     """
     from rollbook.contracts.rl.check import check_files
     from rollbook.contracts.rl.reference_loop import check_reference_loop
 
+    if stores and not paths:
+        raise ConfigurationError(message="--store proves the rollouts of a file: name the file too")
     findings = check_files(paths, rules=_rules(compatible)) if paths else check_reference_loop()
+    # a proof says nothing about a file that is wrong by itself
+    if stores and paths and all(each.passed for each in findings):
+        from rollbook.cli.opened_stores import opened_view
+        from rollbook.train.chain_proofs import proof_findings
+
+        opened = [opened_view(each) for each in stores]
+        for path in paths:
+            findings += proof_findings(str(path), _read(path, compatible)[0], opened)
     print_findings(findings, as_json=as_json, complete=complete, quiet=quiet)
 
 
@@ -248,3 +268,51 @@ def lineage(
         say(graph.to_dot())
     else:
         print_json(json.loads(graph.to_json()))
+
+
+@app.command()
+def send(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(exists=True, dir_okay=False, help="Files with trainer batches."),
+    ],
+    compatible: Compatible = False,
+    profile: ProfileName = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Send the trainer batches of files to the server: what each policy revision was trained on.
+
+    \b
+    rollbook contracts send batches.jsonl
+
+    The server computes every digest again. Sending a batch twice changes nothing. The rollouts stay where they are.
+    """
+    from rollbook.cli.replays.replay_run import client_of
+    from rollbook.contracts.policy import revision_identity
+
+    by_revision: dict[tuple[str, str], list[TrainerBatch]] = {}
+    for path in paths:
+        for batch in _read(path, compatible)[1]:
+            target = revision_identity(batch.policy_lineage.target_revision)
+            by_revision.setdefault(target, []).append(batch)
+    if not by_revision:
+        raise ConfigurationError(message="there is no trainer batch in these files")
+    rows = []
+    with client_of(profile) as client:
+        for batches in by_revision.values():
+            revision = batches[0].policy_lineage.target_revision
+            done = client.record_revision(revision, batches=batches)
+            rows.append(
+                {
+                    "policy_family": done.policy_family,
+                    "revision_id": done.revision_id,
+                    "batches": len(batches),
+                    "added": done.added,
+                    "url": f"{client.base_url}/portal/lineage/{done.id}",
+                }
+            )
+    if as_json:
+        print_json(rows)
+    else:
+        for row in rows:
+            say(f"{row['revision_id']}: {row['batches']} batches, {row['added']} new  {row['url']}")

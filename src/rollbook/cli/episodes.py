@@ -153,7 +153,7 @@ def show(episode_id: EpisodeId, profile: ProfileName = "default", as_json: AsJso
         print_json(msgspec.to_builtins(found))
         return
     for name, value in msgspec.structs.asdict(found).items():
-        if name not in ("artifacts", "metadata") and value not in (None, []):
+        if name not in ("artifacts", "metadata") and value not in (None, [], msgspec.UNSET):
             say(f"{name:<15} {value}")
     for artifact in found.artifacts:
         say(f"{artifact.kind:<15} {shown_bytes(artifact.size)}  {artifact.sha256}")

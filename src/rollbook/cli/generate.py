@@ -15,6 +15,7 @@ import typer
 
 from rollbook.cli.output import AsJson, print_done, print_json, print_rows, say
 from rollbook.cli.progress import compilation_shown, hint_at_replace, live_bar, progress_bar
+from rollbook.cli.store_paths import folder_here
 from rollbook.errors import ConfigurationError, UnfinishedRun
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ Config = Annotated[
     Path, typer.Option("--config", help="TOML file; examples/generate has examples.")
 ]
 Source = Annotated[
-    Path | None, typer.Option("--source", help="Source store, instead of source.store_dir.")
+    str | None,
+    typer.Option("--source", help="Source store or its URL, instead of source.store_dir."),
 ]
 Split = Annotated[
     str | None, typer.Option(help="Split of the source rows, instead of source.split.")
@@ -45,8 +47,8 @@ Threads = Annotated[
 ]
 
 
-def _loaded(
-    path: Path, source: Path | None, split: str | None, **changes: Any
+def loaded_config(
+    path: Path, source: str | None, split: str | None, **changes: Any
 ) -> RolloutDatasetWriterConfig:
     """The config with the changes of the command line."""
     import msgspec
@@ -56,7 +58,7 @@ def _loaded(
     # a user's policy, module:attr, is often in this folder; last, so that a random.py here hides no module
     sys.path.append(str(Path.cwd()))
     config = RolloutDatasetWriterConfig.from_toml(path)
-    place = {"store_dir": None if source is None else str(source), "split": split}
+    place = {"store_dir": source, "split": split}
     given = {name: value for name, value in changes.items() if value is not None}
     given["source"] = msgspec.structs.replace(
         config.source, **{name: value for name, value in place.items() if value is not None}
@@ -107,10 +109,12 @@ def run(
     if resume and start_over:
         message = "--resume keeps the finished rows and --start-over discards them: give one"
         raise ConfigurationError(message=message)
-    loaded = _loaded(
+    loaded = loaded_config(
         config, source, split, threads=threads, workers=workers, max_samples=max_samples
     )
-    changes: dict[str, Any] = {"store_dir": out} if out is not None else {}
+    changes: dict[str, Any] = {}
+    if out is not None:
+        changes["store_dir"] = folder_here(out, "--out")
     if replace:
         changes["replace"] = True
     loaded = dataclasses.replace(loaded, store=dataclasses.replace(loaded.store, **changes))
@@ -124,7 +128,7 @@ def run(
     with (
         hint_at_replace(loaded.store.replace),
         _hint_at_resume(writer, len(rows), quiet=as_json),
-        _row_progress(len(rows), quiet=as_json) as on_row,
+        row_progress(len(rows), quiet=as_json) as on_row,
     ):
         result = writer.run(
             invocation=invocation,
@@ -196,7 +200,7 @@ def _hint_at_resume(writer: RolloutDatasetWriter, total: int, *, quiet: bool) ->
 
 
 @contextmanager
-def _row_progress(
+def row_progress(
     total: int, *, quiet: bool
 ) -> Iterator[Callable[[int, int, RolloutDatasetWriterStats], None] | None]:
     """A live line on standard error: rows, chains, candidates per second, and the remaining time."""
@@ -250,7 +254,7 @@ def preview(
 
     with hint_at_replace(replace), progress_bar("drawing", compiles=True):
         drawn = draw_preview(
-            _loaded(config, source, split),
+            loaded_config(config, source, split),
             row=row,
             target=target,
             recipe=recipe,
@@ -271,7 +275,8 @@ def compare(
     policies: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated list: random, greedy, lookahead, a scorer, or module:attr."
+            help="Comma-separated list: random, greedy, lookahead, a scorer, the folder of a training run, "
+            "or module:attr."
         ),
     ] = None,
     horizon: Annotated[int, typer.Option(min=1, help="Steps of every chain.")] = 3,
@@ -288,7 +293,10 @@ def compare(
 
     The recipes of the config are not used. Choose source rows on which no policy was trained; --split all takes the
     rows of every split. Every scene counts once, whatever its number of rows and targets.
+
+    Example: rollbook generate compare --config free_shell.toml --split val --policies random,greedy,runs/first
     """
+    from rollbook.cli.training.seen_scenes import warn_of_seen_scenes
     from rollbook.generate.compare import (
         DEFAULT_POLICIES,
         compare_policies,
@@ -300,7 +308,7 @@ def compare(
     if len(set(names)) < len(names) or not all(names):
         raise ConfigurationError(message=f"--policies is {policies!r}, expected different names")
     reference = reference_of(names, versus)
-    loaded = _loaded(config, source, split, threads=threads, max_samples=max_samples)
+    loaded = loaded_config(config, source, split, threads=threads, max_samples=max_samples)
     loaded = dataclasses.replace(
         loaded,
         recipes=tuple(recipe_for(name, horizon) for name in names),
@@ -308,6 +316,7 @@ def compare(
         selected_depth=type(loaded.selected_depth)(enabled=False),
     )
     opened, rows = loaded.setup_target().rows(one_split=False)
+    warn_of_seen_scenes(names, (opened.index[row].scene_id for row in rows))
     with nullcontext() if as_json else progress_bar("comparing", compiles=True) as on_row:
         comparison = compare_policies(loaded, opened, rows, names, on_row=on_row)
     results = [dataclasses.asdict(each) for each in comparison.results(reference)]

@@ -157,10 +157,12 @@ def _cell(value: object) -> str:
 
 @contextmanager
 def replace_hint() -> Iterator[None]:
-    """Name `--replace` when the target of a command exists."""
+    """Name `--replace` when the target of a command exists, unless even that would not replace it."""
     try:
         yield
     except TargetExists as error:
+        if error.detail.endswith(("so it stays", "publish to a place of its own")):
+            raise
         raise TargetExists(path=error.path, detail="--replace replaces it") from error
 
 
@@ -199,6 +201,13 @@ def shown_bytes(size: int | None) -> str:
         if size >= 10**power:
             return f"{size / 10**power:.1f} {unit}"
     return f"{size} B"
+
+
+def shown_duration(seconds: float) -> str:
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"
 
 
 def print_error(error: RollbookError) -> None:

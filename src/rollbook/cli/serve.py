@@ -49,6 +49,7 @@ OPTIONS = (
     "workers",
     "metrics_bind",
     "log_level",
+    "store_roots",
 )
 """Settings with an option of their own, or from the environment. `--set` sets all others."""
 _KEEP_ALIVE_S = 75
@@ -103,6 +104,14 @@ PublicUrl = Annotated[
         help="URL under which clients reach the server, if it is not HOST:PORT; for example behind a proxy.",
     ),
 ]
+StoreRoots = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[ORG=]PLACE",
+        help="Folder or s3://bucket/prefix whose rollout stores the organisation with the id ORG may register. "
+        "Default for ORG: the first organisation. Repeat the option for more.",
+    ),
+]
 
 
 def serve(
@@ -124,12 +133,13 @@ def serve(
         ),
     ] = None,
     log_level: Annotated[Level, typer.Option(help="Minimum log level.")] = Level.info,
+    store_root: StoreRoots = None,
     more: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Any other setting, such as quota_bytes=1000000000; docs/http-api.md lists them.",
+            help="Any other setting, such as quota_bytes=1000000000; docs/reference/http-api.md lists them.",
         ),
     ] = None,
 ) -> None:
@@ -147,15 +157,16 @@ def serve(
         workers=workers,
         metrics_bind=metrics,
         log_level=log_level.value,
+        store_roots=store_root,
     )
     from rollbook.server.start_checks import check_settings
 
     check_settings(settings, warn=lambda text: say(f"warning: {text}", err=True))
     with _listening(settings) as listening:
         settings = replace(settings, port=listening.getsockname()[1])
-        made = _prepare_database(settings)
+        made, token = prepare_database(settings)
         listening.listen()  # who reads the address may connect at once: the request waits for the start
-        _print_start(settings, made)
+        _print_start(settings, made, token)
         _run(settings, listening)
 
 
@@ -203,28 +214,33 @@ def _listening(settings: Settings) -> socket.socket:
     return bound
 
 
-def _prepare_database(settings: Settings) -> Bootstrapped | None:
-    from rollbook.server.bootstrap import first_start
+def prepare_database(settings: Settings) -> tuple[Bootstrapped | None, str | None]:
+    """What the first start made; later, the token of a sign-in link, while the owner has no password."""
+    from rollbook.server.bootstrap import first_start, owner_link
     from rollbook.server.db.migrate import migrate
     from rollbook.server.db.open import open_database
 
     migrate(settings.database_url)
     with closing(open_database(settings.database_url)) as database:
-        return first_start(database)
+        made = first_start(database)
+        return made, None if made is not None else owner_link(database)
 
 
-def _print_start(settings: Settings, made: Bootstrapped | None) -> None:
+def _print_start(settings: Settings, made: Bootstrapped | None, token: str | None) -> None:
     say(f"Rollbook {__version__} on {settings.local_url}, data in {settings.data_dir}")
     if settings.public_url is not None:
         say(f"clients reach it at {settings.public_url}")
     if made is not None:
         say("\nThis is the first start. The link and the key are shown only once:")
-        say(f"  sign in   {_sign_in_link(settings, made)}")
+        say(f"  sign in   {_sign_in_link(settings, made.sign_in_token)}")
         say(f"  API key   {made.api_key}\n")
+    elif token is not None:
+        say("\nThe owner has set no password yet. This link signs in once:")
+        say(f"  sign in   {_sign_in_link(settings, token)}\n")
 
 
-def _sign_in_link(settings: Settings, made: Bootstrapped) -> str:
-    return f"{settings.client_url}/sign-in?token={made.sign_in_token}"
+def _sign_in_link(settings: Settings, token: str) -> str:
+    return f"{settings.client_url}/sign-in?token={token}"
 
 
 def _run(settings: Settings, listening: socket.socket) -> None:
@@ -316,7 +332,7 @@ def bootstrap(
         "org": org,
         "user": {"id": made.user_id, "email": made.email},
         "api_key": made.api_key,
-        "sign_in_link": _sign_in_link(settings, made),
+        "sign_in_link": _sign_in_link(settings, made.sign_in_token),
     }
     if as_json:
         print_json(shown)
@@ -483,10 +499,17 @@ def doctor(
         bool,
         typer.Option("--deep", help="Look for every object of the blob store, not for a sample."),
     ] = False,
+    store_root: StoreRoots = None,
     as_json: AsJson = False,
 ) -> None:
     """Check the data folder, the database and the blob store, and say how to repair what is wrong."""
-    settings = settings_of(data, database_url=database, blobs_url=blobs, s3_endpoint=s3_endpoint)
+    settings = settings_of(
+        data,
+        database_url=database,
+        blobs_url=blobs,
+        s3_endpoint=s3_endpoint,
+        store_roots=store_root,
+    )
     from rollbook.server.doctor import examine
 
     print_findings(examine(settings, deep=deep), as_json=as_json)

@@ -23,7 +23,7 @@ from rollbook.cli.output import (
     shown_bytes,
 )
 from rollbook.cli.progress import hint_at_replace, progress_bar
-from rollbook.cli.store_paths import existing_path
+from rollbook.cli.store_paths import existing_path, folder_here
 from rollbook.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -37,9 +37,15 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Store = Annotated[Path, typer.Argument(help="Folder of a source store.")]
+Store = Annotated[str, typer.Argument(help="Folder of a source store, or its URL.")]
 Out = Annotated[Path, typer.Argument(help="Folder of the new store; it must not exist yet.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing source store.")]
+
+
+def _existing(store: str) -> str:
+    from rollbook.store.urls.url_folder import is_url
+
+    return store if is_url(store) else str(existing_path(Path(store)))
 
 
 # ----------------------------------------------------------------------------------------- make
@@ -104,6 +110,7 @@ def make(
     """
     from rollbook.generate.sources.make_sources import make_source_store, sources_config
 
+    folder_here(out, "OUT")
     asked = sources_config(
         config,
         difficulty=difficulty.value,
@@ -332,6 +339,7 @@ def import_(
     """
     from rollbook.generate.sources.import_source import import_source_store
 
+    folder_here(out, "OUT")
     asked = options.config() if config is None else _config_alone(config, context)
     with progress_bar("importing", compiles=True) as progress, hint_at_replace(replace):
         report = import_source_store(out, asked, replace=replace, progress=progress)
@@ -372,9 +380,9 @@ def info(
     """Show the content of a source store and how it was made."""
     from rollbook.generate.sources.reader import SourceStore
 
-    opened = SourceStore.open(existing_path(store))
+    opened = SourceStore.open(_existing(store))
     manifest = opened.manifest
-    size = sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
+    size = opened.size_bytes()
     if as_json:
         import msgspec
 
@@ -439,10 +447,13 @@ def validate(
 
     Prints every violation with its code. The exit code is 0 only if the store is valid.
     """
+    from rollbook.generate.sources.reader import SourceStore
     from rollbook.generate.sources.validation import validate_source_store
+    from rollbook.store.urls.url_folder import is_url
 
     with progress_bar("checking", compiles=True) as progress:
-        result = validate_source_store(existing_path(store), deep=deep, progress=progress)
+        folder = SourceStore.open(store).local() if is_url(store) else existing_path(Path(store))
+        result = validate_source_store(folder, deep=deep, progress=progress)
     found = result.violations
     if as_json:
         counts = {"rows": result.rows, "scenes": result.scenes}
@@ -494,7 +505,7 @@ def preview(
 
     if row is not None and key is not None:
         raise ConfigurationError(message="--row and --key do not go together: both name the row")
-    opened = SourceStore.open(existing_path(store), actor_only=actor_only)
+    opened = SourceStore.open(_existing(store), actor_only=actor_only)
     index = opened.find(key) if key is not None else row or 0
     shown = opened.row(index)
     with hint_at_replace(replace):
@@ -502,5 +513,31 @@ def preview(
     print_done(
         {"path": str(out), "row": index, "key": shown.sample_key},
         f"{out}: row {index}, {shown.sample_key}",
+        as_json,
+    )
+
+
+# -------------------------------------------------------------------------------------- publish
+
+
+@app.command()
+def publish(
+    store: Annotated[Path, typer.Argument(help="Folder of a source store.")],
+    url: Annotated[str, typer.Argument(help="Target URL, such as s3://bucket/prefix.")],
+    replace: Replace = False,
+    as_json: AsJson = False,
+) -> None:
+    """Upload a finished source store to a URL.
+
+    `rollbook generate --source URL` reads it from there. If an upload was interrupted, the same command continues it.
+    """
+    from rollbook.generate.sources.remote_source import publish_source_store
+
+    with progress_bar("publishing") as progress, hint_at_replace(replace):
+        done = publish_source_store(existing_path(store), url, replace=replace, progress=progress)
+    shown = {"url": done.url, "files": done.files, "size_bytes": done.bytes}
+    print_done(
+        {**shown, "manifest_digest": done.manifest_digest},
+        f"{done.url}: {done.files} files, {shown_bytes(done.bytes)}, manifest {done.manifest_digest[:16]}…",
         as_json,
     )

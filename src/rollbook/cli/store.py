@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollbook.cli.exit_codes import OK, VIOLATIONS
+from rollbook.cli.opened_stores import existing_place, opened_store, opened_view
 from rollbook.cli.output import (
     limit_or_none,
     print_done,
@@ -16,16 +17,15 @@ from rollbook.cli.output import (
     print_limited,
     print_pairs,
     print_rows,
-    replace_hint,
     say,
     shown_bytes,
 )
-from rollbook.cli.progress import progress_bar
-from rollbook.cli.store_paths import existing_path
+from rollbook.cli.progress import hint_at_replace, progress_bar
+from rollbook.cli.store_paths import folder_here
 from rollbook.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
-    from rollbook.store.reader import RolloutZarrStoreReader
+    from rollbook.cli.store_collection import View
 
 app = typer.Typer(
     help="Inspect, check, export and repack rollout stores.",
@@ -36,6 +36,13 @@ app = typer.Typer(
 Store = Annotated[
     str, typer.Argument(help="The store: a folder, or a URL such as s3://bucket/prefix.")
 ]
+Stores = Annotated[
+    str,
+    typer.Argument(
+        metavar="STORE",
+        help="A store, or a merged campaign: a folder, or a URL such as s3://bucket/prefix.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with every column, for scripts.")]
 Limit = Annotated[int, typer.Option(min=0, help="Maximum number of rows to show; 0 shows all.")]
 Rollout = Annotated[int | None, typer.Option(min=0, help="Show only this rollout row.")]
@@ -44,17 +51,9 @@ Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing ou
 Rows = list[dict[str, Any]]
 
 
-def _open(place: str) -> RolloutZarrStoreReader:
-    from rollbook.store.remote import open_store
-
-    return open_store(_existing(place))
-
-
-def _open_with_rows(
-    place: str, rollout: int | None, step: int | None = None
-) -> RolloutZarrStoreReader:
+def _open_with_rows(place: str, rollout: int | None, step: int | None = None) -> View:
     """Open a store and check that it has these rows."""
-    reader = _open(place)
+    reader = opened_view(place)
     requested = (("rollout", rollout, reader.num_rollouts), ("step", step, reader.num_steps))
     for name, row, rows in requested:
         if row is not None and row >= rows:
@@ -62,14 +61,6 @@ def _open_with_rows(
                 message=f"there is no {name} row {row}; the store has {rows}, counted from 0"
             )
     return reader
-
-
-def _existing(place: str) -> str:
-    from rollbook.store.remote import is_url
-
-    if not is_url(place):
-        existing_path(Path(place))
-    return place
 
 
 def _refuse_together(why: str, **options: object) -> None:
@@ -84,7 +75,9 @@ def _refuse_together(why: str, **options: object) -> None:
 
 @app.command()
 def info(
-    path: Annotated[str, typer.Argument(help="A store, or a folder that contains stores.")],
+    path: Annotated[
+        str, typer.Argument(help="A store, a merged campaign, or a folder that contains stores.")
+    ],
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
@@ -92,9 +85,14 @@ def info(
 
     For a folder that contains stores, list the stores.
     """
-    from rollbook.store.remote import is_url
+    from rollbook.cli.store_collection import print_collection
+    from rollbook.store.shards.collection_file import find_collection
+    from rollbook.store.urls.url_folder import is_url
 
-    if is_url(_existing(path)) or (Path(path) / "zarr.json").exists():
+    found = find_collection(existing_place(path))
+    if found is not None:
+        print_collection(path, found.file, as_json)
+    elif is_url(path) or (Path(path) / "zarr.json").exists():
         _print_store(path, as_json)
     else:
         _print_inventory(Path(path), limit, as_json)
@@ -137,7 +135,7 @@ _INVENTORY = {
 def _print_store(path: str, as_json: bool) -> None:
     from rollbook.store.audit.provenance import provenance
 
-    reader = _open(path)
+    reader = opened_store(path)
     manifest = reader.manifest()["manifest"]
     counts, files = dict(manifest["counts"]), manifest["files"]
     size = sum(each for each, _ in files.values())
@@ -169,7 +167,7 @@ _COUNTS = {
 
 @app.command()
 def validate(
-    path: Store,
+    path: Stores,
     deep: Annotated[
         bool, typer.Option("--deep", help="Also compare every file with its checksum.")
     ] = False,
@@ -182,37 +180,18 @@ def validate(
 
     Print every violation with its code and rows. The exit code is 0 only if there are none; warnings do not count.
     """
+    from rollbook.cli.store_validation import print_validation, validated
     from rollbook.store.checks.validate import validate_rollout_zarr_store
-    from rollbook.store.remote import is_url
+    from rollbook.store.shards.collection_file import find_collection
+    from rollbook.store.urls.url_folder import is_url
 
+    found = find_collection(existing_place(path))
+    if found is not None:
+        print_validation(path, validated(found, deep), deep, limit, as_json)
     # a folder that cannot be opened is a violation, a URL that cannot be opened is an error
-    folder = _open(path).local("") if is_url(path) else _existing(path)
+    folder = opened_store(path).local("") if is_url(path) else path
     result = validate_rollout_zarr_store(folder, deep=deep)
-    found = result.violations
-    counts = {
-        "rollouts": result.num_rollouts,
-        "steps": result.num_steps,
-        "candidates": result.num_candidates,
-    }
-    if as_json:
-        listed = {
-            "violations": [each.as_dict() for each in found],
-            "warnings": [each.as_dict() for each in result.warnings],
-        }
-        print_json({"ok": result.ok, "store": path, "deep": deep, **counts, **listed})
-        raise typer.Exit(OK if result.ok else VIOLATIONS)
-    for each in found[: limit_or_none(limit)]:
-        text = str(each).removesuffix(f" [{each.code}]")
-        say(f"  {text}", mark=each.code, colour="red")
-    if limit and len(found) > limit:
-        say(f"… {len(found) - limit} more; --limit 0 prints all")
-    for each in result.warnings:
-        say(f"  {each}", mark="warning", colour="yellow")
-    checked = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    plural = "violation" if len(found) == 1 else "violations"
-    say(f"checked {checked}{', and every byte' if deep else '; --deep checks every byte'}")
-    say("all is well" if result.ok else f"{len(found)} {plural}")
-    raise typer.Exit(OK if result.ok else VIOLATIONS)
+    print_validation(path, {"": result}, deep, limit, as_json)
 
 
 # ---------------------------------------------------------------------------------------- audit
@@ -220,7 +199,7 @@ def validate(
 
 @app.command()
 def audit(
-    path: Store,
+    path: Stores,
     rollout: Rollout = None,
     step: Step = None,
     group_by: Annotated[
@@ -258,11 +237,11 @@ def audit(
 
 
 @app.command()
-def waterfall(path: Store, as_json: AsJson = False) -> None:
+def waterfall(path: Stores, as_json: AsJson = False) -> None:
     """Count candidates at each stage, from proposed to selected."""
     from rollbook.store.audit import validity_waterfall_rows
 
-    rows = validity_waterfall_rows(_open(path))
+    rows = validity_waterfall_rows(opened_view(path))
     if as_json:
         print_json(rows)
         return
@@ -277,7 +256,7 @@ def waterfall(path: Store, as_json: AsJson = False) -> None:
 
 @app.command()
 def suspicious(
-    path: Store,
+    path: Stores,
     min_valid_candidates: Annotated[
         int, typer.Option(help="Report steps with fewer valid candidates.")
     ] = 3,
@@ -324,7 +303,7 @@ def suspicious(
         max_backward_step_m=max_backward_step_m,
         max_yaw_delta_deg=max_yaw_delta_deg,
     )
-    reader = _open(path)
+    reader = opened_view(path)
     counts = suspicious_counts(reader, config=config)
     rows = suspicious_rollout_rows(reader, config=config, limit=limit_or_none(limit))
     if as_json:
@@ -349,8 +328,8 @@ def _print_suspicious(counts: Rows, rows: Rows) -> None:
 
 
 @app.command()
-def tree(path: Store, rollout: Rollout = None, limit: Limit = 30, as_json: AsJson = False) -> None:
-    """Summarise what policies selected, by step and position family.
+def tree(path: Stores, rollout: Rollout = None, limit: Limit = 30, as_json: AsJson = False) -> None:
+    """Summarise what policies chose, by step and position family.
 
     With --rollout, list the steps of that rollout and the gain of each.
     """
@@ -391,7 +370,7 @@ _STEPS = {
 
 @app.command()
 def depth(
-    path: Store,
+    path: Stores,
     step: Step = None,
     rollout: Rollout = None,
     output: Annotated[
@@ -431,7 +410,7 @@ _DEPTHS = {
 
 
 def _write_depth(
-    reader: RolloutZarrStoreReader, step: int | None, output: Path, replace: bool, as_json: bool
+    reader: View, step: int | None, output: Path, replace: bool, as_json: bool
 ) -> None:
     from rollbook.files import write_bytes
     from rollbook.store.audit import selected_depth_preview
@@ -443,9 +422,9 @@ def _write_depth(
     preview = selected_depth_preview(reader, step_row_id=step, max_size=longest)
     if not preview["available"]:
         detail = f"no depth image of step {step}: {preview['warning']}"
-        raise StorageError(path=str(reader.store_dir), detail=detail)
-    data = depth_png(preview["depth_m"], title=f"{reader.store_dir.name}, step {step}")
-    with replace_hint():
+        raise StorageError(path=reader.title, detail=detail)
+    data = depth_png(preview["depth_m"], title=f"{reader.title}, step {step}")
+    with hint_at_replace(replace):
         write_bytes(output, data, replace=replace)
     height, width = preview["image_size_hw"]
     text = f"{output}: step {step}, {width}x{height} pixels; bright is near, chequered unknown"
@@ -458,7 +437,7 @@ def _write_depth(
 
 @app.command()
 def export(
-    path: Store,
+    path: Stores,
     output: Annotated[Path, typer.Argument(help="Output file: .parquet, .csv or .jsonl.")],
     table: Annotated[str, typer.Option(help="The table to export.")] = "candidates",
     columns: Annotated[
@@ -478,9 +457,9 @@ def export(
     from rollbook.store.audit.export import export_table
 
     chosen = None if columns is None else [each.strip() for each in columns.split(",")]
-    with replace_hint():
+    with hint_at_replace(replace):
         rows = export_table(
-            _open(path), table, output, columns=chosen, decode=not codes, replace=replace
+            opened_view(path), table, output, columns=chosen, decode=not codes, replace=replace
         )
     size = output.stat().st_size
     print_done(
@@ -508,8 +487,9 @@ def repack(
     """Write the same store in another profile. No information is lost."""
     from rollbook.store.repack import repack_store
 
-    with replace_hint():
-        written = repack_store(_open(path).local(""), output, profile.value, replace=replace)
+    folder_here(output, "OUTPUT")
+    with hint_at_replace(replace):
+        written = repack_store(opened_store(path).local(""), output, profile.value, replace=replace)
     shown = {"path": str(written), "profile": profile.value}
     print_done(shown, f"{written}: repacked for {profile.value}", as_json)
 
@@ -525,10 +505,11 @@ def publish(
 
     If an upload was interrupted, the same command continues it.
     """
-    from rollbook.store.remote import publish_store
+    from rollbook.store.urls.remote import publish_store
 
-    with progress_bar("publishing") as progress, replace_hint():
-        done = publish_store(_existing(path), url, replace=replace, progress=progress)
+    with progress_bar("publishing") as progress, hint_at_replace(replace):
+        folder = opened_store(path).local("")
+        done = publish_store(folder, url, replace=replace, progress=progress)
     shown = {"url": done.url, "files": done.files, "size_bytes": done.bytes}
     print_done(
         {**shown, "content_sha256": done.content_sha256},
@@ -541,6 +522,11 @@ def publish(
 def migrate(path: Store, as_json: AsJson = False) -> None:
     """Convert an older store to the schema of this release."""
     from rollbook.store.stored_tables import migrate_store
+    from rollbook.store.urls.url_folder import local_path
 
-    done = migrate_store(_existing(path))
+    folder = local_path(existing_place(path))
+    if folder is None:
+        message = f"{path} is a URL: convert the store in its folder, then publish it again"
+        raise ConfigurationError(message=message)
+    done = migrate_store(folder)
     print_done({"path": path, "result": done}, done, as_json)

@@ -9,29 +9,27 @@ from rollbook.cli.output import (
     limit_or_none,
     print_done,
     print_limited,
-    replace_hint,
     say,
     shown_bytes,
 )
+from rollbook.cli.progress import hint_at_replace
 
 if TYPE_CHECKING:
-    from rollbook.store.reader import RolloutZarrStoreReader
+    from rollbook.cli.store_collection import View
 
 
-def write_page(
-    reader: RolloutZarrStoreReader, html: Path, step: int | None, replace: bool, as_json: bool
-) -> None:
+def write_page(reader: View, html: Path, step: int | None, replace: bool, as_json: bool) -> None:
     from rollbook.files import write_bytes
     from rollbook.store.audit.page import audit_page
 
     page = audit_page(reader, step_row_id=step).encode()
-    with replace_hint():
+    with hint_at_replace(replace):
         write_bytes(html, page, replace=replace)
     shown = {"path": str(html), "size_bytes": len(page)}
     print_done(shown, f"{html}: {shown_bytes(len(page))}", as_json)
 
 
-def print_groups(reader: RolloutZarrStoreReader, group_by: str, limit: int, as_json: bool) -> None:
+def print_groups(reader: View, group_by: str, limit: int, as_json: bool) -> None:
     from rollbook.store.audit import candidate_group_summary_rows
 
     rows = candidate_group_summary_rows(reader, group_by=group_by)
@@ -48,7 +46,7 @@ _GROUPS = {
 }
 
 
-def print_targets(reader: RolloutZarrStoreReader, limit: int, as_json: bool) -> None:
+def print_targets(reader: View, limit: int, as_json: bool) -> None:
     from rollbook.store.audit import target_audit_rows
 
     print_limited(target_audit_rows(reader), _TARGETS, limit, as_json)
@@ -66,7 +64,7 @@ _TARGETS = {
 
 
 def print_candidates(
-    reader: RolloutZarrStoreReader, rollout: int | None, step: int | None, limit: int, as_json: bool
+    reader: View, rollout: int | None, step: int | None, limit: int, as_json: bool
 ) -> None:
     from rollbook.store.audit import candidate_audit_rows
     from rollbook.store.audit.rows import candidate_span, step_span

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +11,8 @@ import typer
 from rollbook.cli.exit_codes import OK, VIOLATIONS
 from rollbook.cli.login import ProfileName
 from rollbook.cli.output import AsJson, print_json, print_rows, say
-from rollbook.cli.replay_run import client_of
+from rollbook.cli.replays.replay_arguments import gate_in
+from rollbook.cli.replays.replay_run import client_of
 
 if TYPE_CHECKING:
     from rollbook.contracts.evals import EvalResult
@@ -42,7 +44,13 @@ def check(
         str | None,
         typer.Option(
             metavar="MODULE:ATTR",
-            help="Function that makes the candidate's environment. Without it, the policy must assert its success.",
+            help="Function that makes the candidate's environment. Without it, no success is measured.",
+        ),
+    ] = None,
+    gate_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON or TOML file with the gate of the run; it can accept an environment that cannot be verified."
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Replay, but record nothing.")] = False,
@@ -52,7 +60,9 @@ def check(
     """Check whether a candidate passes every critical scenario. Exits with 0 if it does, with 1 if not.
 
     \b
-    rollbook verify check --candidate pap-v4.0.0-rc1 --policy my_pkg.policies:v4_rc1
+    rollbook verify check --candidate pap-v4.0.0-rc1 --policy my_pkg.policies:v4_rc1 --environment my_pkg.sim:make
+
+    Only a success that was measured in a verified environment passes; what a policy states about itself does not.
     """
     from rollbook.contracts.evals import EVIDENCE_KEY
     from rollbook.evals.verify import check_gate, run_check
@@ -77,6 +87,7 @@ def check(
                 dry_run=dry_run,
                 client=client,
                 environment=environment,
+                gate=None if gate_file is None else gate_in(gate_file),
                 on_episode=on_episode,
             )
         portal = f"{client.base_url}/portal/verify"
