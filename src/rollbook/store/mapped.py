@@ -84,6 +84,8 @@ class MappedArray:
     def __init__(self, folder: Path, layout: RawLayout, pages: _Pages | None) -> None:
         """Called by `open` only. Without pages every value is the fill value."""
         self.folder = folder
+        self.shape = layout.shape
+        self.dtype = layout.dtype
         self._layout = layout
         self._pages = pages
         self._view = _constant_view(layout) if pages is None else pages.view(layout)
@@ -115,14 +117,6 @@ class MappedArray:
         return f"MappedArray({str(self.folder)!r}, {self.dtype.name}{list(self.shape)})"
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return self._layout.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self._layout.dtype
-
-    @property
     def is_constant(self) -> bool:
         """Whether the array has no chunk files, so that every value is the fill value."""
         return self._pages is None
@@ -134,12 +128,13 @@ class MappedArray:
     def take(self, indices: ArrayLike, out: Array | None = None) -> Array:
         """Copies of the rows at `indices`, in that order, into `out` if given. A mask of all rows selects rows."""
         rows = self._checked_rows(indices)
+        shape = rows.shape + self.shape[1:]
         if out is None:
-            out = np.empty(rows.shape + self.shape[1:], self.dtype)
-        elif out.dtype != self.dtype or out.shape != rows.shape + self.shape[1:]:
+            out = np.empty(shape, self.dtype)
+        elif out.dtype != self.dtype or out.shape != shape:
             raise WrongColumnType(
                 column=self.folder.name,
-                expected=f"{self.dtype.name}{list(rows.shape + self.shape[1:])}",
+                expected=f"{self.dtype.name}{list(shape)}",
                 actual=f"{out.dtype.name}{list(out.shape)}",
             )
         if self._pages is None:
@@ -150,23 +145,24 @@ class MappedArray:
 
     def _checked_rows(self, indices: ArrayLike) -> Array:
         rows = np.asarray(indices)
+        chosen = rows if rows.dtype == np.intp else self._row_numbers(rows)
+        # as unsigned numbers, negative ones are the largest: one comparison finds both kinds
+        if chosen.size and chosen.view(np.uintp).max() >= self.shape[0]:
+            outside = rows[(rows < 0) | (rows >= len(self))]
+            detail = f"row {outside[0]} was asked for, the array has {len(self)}"
+            raise RowOutOfRange(path=str(self.folder), detail=detail)
+        return chosen
+
+    def _row_numbers(self, rows: Array) -> Array:
         if rows.dtype == np.bool_ and rows.shape == (len(self),):
             return np.flatnonzero(rows)
-        if rows.size == 0:
-            return rows.astype(np.intp)
-        if rows.dtype.kind not in "iu":
+        if rows.size and rows.dtype.kind not in "iu":
             raise WrongColumnType(
                 column="indices",
                 expected=f"whole numbers, or a mask of {len(self)} rows",
                 actual=f"{rows.dtype.name}{list(rows.shape)}",
             )
-        chosen = rows.astype(np.intp, copy=False)
-        # as unsigned numbers, negative ones are the largest: one comparison finds both kinds
-        if chosen.view(np.uintp).max() >= len(self):
-            outside = rows[(rows < 0) | (rows >= len(self))]
-            detail = f"row {outside[0]} was asked for, the array has {len(self)}"
-            raise RowOutOfRange(path=str(self.folder), detail=detail)
-        return chosen
+        return rows.astype(np.intp)
 
     def prefetch(self, indices: ArrayLike) -> None:
         """Ask the system to read these rows ahead, without waiting for them."""
