@@ -371,6 +371,18 @@ def test_the_ledger_is_printed_and_decides_only_where_the_gate_says_so() -> None
     assert rollup(results, SUCCESS).decision.ledger is None
 
 
+@pytest.mark.parametrize(
+    ("earlier", "level"), [(1, ".0083"), (20, ".0001"), (22, "below .0001"), (200, "below .0001")]
+)
+def test_a_level_is_printed_however_small_it_is(earlier: int, level: str) -> None:
+    results = successes(9, 0, 31)
+    sentence = rollup(results, SUCCESS, earlier_runs=earlier).decision.sentence
+    assert f"; corrected level {level}: would " in sentence
+    deciding = msgspec.structs.replace(SUCCESS, ledger="decide")
+    sentence = rollup(results, deciding, earlier_runs=earlier).decision.sentence
+    assert f"judged at level {level}" in sentence
+
+
 def test_every_hold_says_what_to_do_next() -> None:
     holds = [
         rollup([]),

@@ -136,6 +136,8 @@ def needed_text(needed: NeededPairs) -> str:
 
 def _ledger(ledger: LedgerEntry) -> str:
     level = f"{ledger.level:.4f}".rstrip("0").removeprefix("0")
+    if ledger.level < 1e-4:
+        level = "below .0001"
     text = f"{_ordinal(ledger.number)} run on these baselines"
     if ledger.decides:
         return f"{text}, judged at level {level}"
