@@ -49,6 +49,15 @@ def test_pairs_that_differ_less_take_fewer_pairs_and_time_is_counted() -> None:
     assert by_gate(document, "hours")["default"] == pytest.approx(1.3)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "time"), [(0.006, "1.2 s"), (6, "19.8 min"), (36, "2.0 h"), (3600, "8.3 days")]
+)
+def test_time_is_printed_in_a_unit_that_people_use(seconds: float, time: str) -> None:
+    done = plan("--effect", "10points", "--seconds-per-pair", seconds)
+    [row] = [line for line in done.stdout.splitlines() if line.startswith("default")]
+    assert f" {time} " in row
+
+
 def test_scenes_are_counted_where_pairs_come_in_scenes() -> None:
     document = planned("--effect", "15points", "--pairs-per-scene", 10, "--correlation", 0.3)
     assert by_gate(document, "scenes")["default"] == 30

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from rollbook.cli.login import ProfileName
-from rollbook.cli.output import AsJson, print_json, print_rows, say
+from rollbook.cli.output import AsJson, print_json, print_rows, say, shown_duration
 from rollbook.errors import ConfigurationError, MalformedJson
 
 if TYPE_CHECKING:
@@ -192,7 +192,8 @@ def plan(
         return
     for line in _sentences(assumed, power):
         say(line)
-    print_rows(rows, _columns(rows), essential=2)
+    shown = [{**row, "time": _time(row["hours"])} for row in rows]
+    print_rows(shown, _columns(rows), essential=2)
     if any(row["pairs"] is None for row in rows):
         say(_why_none(assumed, scenes))
 
@@ -471,8 +472,12 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     if any(row["looks"] > 1 for row in rows):
         headings |= {"mean_pairs": "pairs on average", "looks": "looks"}
     if any(row["hours"] is not None for row in rows):
-        headings["hours"] = "hours"
+        headings["time"] = "time"
     return {**headings, "level": "level"}
+
+
+def _time(hours: float | None) -> str | None:
+    return None if hours is None else shown_duration(3600 * hours)
 
 
 def _described(assumed: _Assumed) -> dict[str, Any]:
