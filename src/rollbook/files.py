@@ -335,15 +335,19 @@ def _renameat2(source: Path, target: Path, flags: int) -> bool:
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold a lock on the file `path`, which exists only meanwhile. It ends with the process, however that ends.
 
+    A process that is forked in the block has a copy of the block, but not the lock: leaving it there changes nothing.
+
     With `wait=False`, raises BlockingIOError if another process has the lock.
     """
+    process = os.getpid()
     descriptor = _locked_descriptor(path, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     try:
         yield
     finally:
         try:
             with suppress(OSError):
-                path.unlink()  # before the lock is given up: afterwards it would be the file of the next holder
+                if os.getpid() == process:
+                    path.unlink()  # before the lock is given up: afterwards it would be the file of the next holder
         finally:
             os.close(descriptor)
 

@@ -52,10 +52,10 @@ class StagedStore:
         self._replace = replace
         self._kept_because = kept_because
         self._lock = ExitStack()
-        self._process = os.getpid()
 
     def __enter__(self) -> StagedStore:
         self._refuse_existing()
+        self._process = os.getpid()
         # Ctrl-C can come between any two steps, also before `__exit__` has done anything. Then the folder is removed as
         # soon as nobody has this object any more, at the latest when the interpreter ends.
         self._removal = weakref.finalize(self, _remove, self.folder, self._process)
